@@ -1,0 +1,141 @@
+#include "core/allocator.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace lt2 {
+namespace {
+
+constexpr int64_t kSegment = int64_t{4} << 20;  // smallest piece asked of the system
+
+thread_local std::shared_ptr<MetaMeter::Counters> current_meter;
+
+}  // namespace
+
+int64_t HostAllocator::Rounded(int64_t bytes) {
+  return std::max<int64_t>(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+}
+
+HostAllocator& HostAllocator::Get() {
+  static auto* allocator = new HostAllocator;
+  return *allocator;
+}
+
+HostAllocator::~HostAllocator() {
+  for (auto [address, bytes] : segments_) munmap(address, bytes);
+}
+
+void HostAllocator::InsertFree(BlockMap::iterator block) {
+  block->second.free = true;
+  free_.emplace(block->second.bytes, block->first);
+}
+
+void HostAllocator::EraseFree(BlockMap::iterator block) {
+  block->second.free = false;
+  free_.erase({block->second.bytes, block->first});
+}
+
+void HostAllocator::AddSegment(int64_t bytes) {
+  void* memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED) << "out of host memory: " << bytes << " bytes more than the "
+                              << stats_.reserved << " held; lower batch.micro_batch or set "
+                              << "parallel.recompute = \"block\"";
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  auto* address = static_cast<std::byte*>(memory);
+  segments_[address] = bytes;
+  stats_.reserved += bytes;
+  ++stats_.growths;
+  InsertFree(blocks_.emplace(address, Block{bytes, true, true}).first);
+}
+
+void HostAllocator::Reserve(int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  AddSegment((bytes + kSegment - 1) / kSegment * kSegment);
+}
+
+void* HostAllocator::Allocate(int64_t bytes) {
+  const int64_t wanted = Rounded(bytes);
+  std::lock_guard lock(mutex_);
+  auto fit = free_.lower_bound({wanted, nullptr});
+  if (fit == free_.end()) {
+    AddSegment((wanted + kSegment - 1) / kSegment * kSegment);
+    fit = free_.lower_bound({wanted, nullptr});
+  }
+  auto block = blocks_.find(fit->second);
+  EraseFree(block);
+  if (block->second.bytes > wanted) {
+    const Block rest{block->second.bytes - wanted, true, false};
+    block->second.bytes = wanted;
+    InsertFree(blocks_.emplace(block->first + wanted, rest).first);
+  }
+  stats_.live += wanted;
+  stats_.peak = std::max(stats_.peak, stats_.live);
+  return block->first;
+}
+
+void HostAllocator::Free(void* pointer) {
+  std::lock_guard lock(mutex_);
+  auto block = blocks_.find(static_cast<std::byte*>(pointer));
+  CHECK(block != blocks_.end() && !block->second.free) << "freed twice or never allocated";
+  stats_.live -= block->second.bytes;
+  auto next = std::next(block);
+  if (next != blocks_.end() && next->second.free && !next->second.first) {
+    EraseFree(next);
+    block->second.bytes += next->second.bytes;
+    blocks_.erase(next);
+  }
+  if (!block->second.first && block != blocks_.begin()) {
+    auto before = std::prev(block);
+    if (before->second.free) {
+      EraseFree(before);
+      before->second.bytes += block->second.bytes;
+      blocks_.erase(block);
+      block = before;
+    }
+  }
+  InsertFree(block);
+}
+
+void HostAllocator::Trim() {
+  std::lock_guard lock(mutex_);
+  std::erase_if(segments_, [&](const auto& segment) {
+    auto block = blocks_.find(segment.first);
+    if (!block->second.free || block->second.bytes != segment.second) return false;
+    EraseFree(block);
+    blocks_.erase(block);
+    munmap(segment.first, segment.second);
+    stats_.reserved -= segment.second;
+    return true;
+  });
+}
+
+MemoryStats HostAllocator::stats() const {
+  std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+void HostAllocator::ResetPeak() {
+  std::lock_guard lock(mutex_);
+  stats_.peak = stats_.live;
+}
+
+MetaMeter::MetaMeter() : counters_(std::make_shared<Counters>()), outer_(current_meter) {
+  current_meter = counters_;
+}
+
+MetaMeter::~MetaMeter() { current_meter = outer_; }
+
+std::shared_ptr<MetaMeter::Counters> MetaMeter::Current() { return current_meter; }
+
+void MetaMeter::Counters::Add(int64_t bytes) {
+  memory.live += HostAllocator::Rounded(bytes);
+  memory.peak = std::max(memory.peak, memory.live);
+}
+
+void MetaMeter::Counters::Remove(int64_t bytes) { memory.live -= HostAllocator::Rounded(bytes); }
+
+}  // namespace lt2

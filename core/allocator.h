@@ -1,0 +1,87 @@
+// Memory of a device: a caching best-fit allocator for the host, a counter for kMeta.
+//
+// After the first step a training step asks the system for nothing: `growths` stays where it is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+
+namespace lt2 {
+
+// What a set of allocations holds; bytes as allocated, rounded up to kAlignment.
+struct MemoryStats {
+  int64_t live = 0;      // handed out now
+  int64_t peak = 0;      // most ever live since ResetPeak
+  int64_t reserved = 0;  // taken from the system
+  int64_t growths = 0;   // times the system was asked
+};
+
+// Host memory. Blocks are split and merged inside large segments; safe from any thread.
+class HostAllocator {
+ public:
+  static constexpr int64_t kAlignment = 64;
+  static int64_t Rounded(int64_t bytes);
+
+  // The process's allocator; never destroyed, so that tensors may outlive main.
+  static HostAllocator& Get();
+
+  ~HostAllocator();
+  void* Allocate(int64_t bytes);
+  void Free(void* pointer);
+  // Takes one segment of at least `bytes` now, so that what the plan predicts never grows later.
+  void Reserve(int64_t bytes);
+  // Gives segments that hold nothing back to the system.
+  void Trim();
+  MemoryStats stats() const;
+  void ResetPeak();
+
+ private:
+  struct Block {
+    int64_t bytes;
+    bool free;
+    bool first;  // begins a segment: not merged with what lies before it
+  };
+  using BlockMap = std::map<std::byte*, Block>;
+  void AddSegment(int64_t bytes);
+  void InsertFree(BlockMap::iterator block);
+  void EraseFree(BlockMap::iterator block);
+
+  mutable std::mutex mutex_;
+  BlockMap blocks_;                                  // every block, by address
+  std::set<std::pair<int64_t, std::byte*>> free_;    // free ones, by size then address
+  std::map<std::byte*, int64_t> segments_;
+  MemoryStats stats_;
+};
+
+// Counts what a dry run on kMeta would hold and compute. One is current per thread at a time.
+class MetaMeter {
+ public:
+  // Makes this meter the thread's current one until it is destroyed.
+  MetaMeter();
+  ~MetaMeter();
+  MetaMeter(const MetaMeter&) = delete;
+  MetaMeter& operator=(const MetaMeter&) = delete;
+
+  const MemoryStats& memory() const { return counters_->memory; }
+  double flops() const { return counters_->flops; }
+  double bytes_moved() const { return counters_->bytes_moved; }
+
+  // What Tensor and kernels report to; nullptr where the thread has no meter.
+  struct Counters {
+    MemoryStats memory;
+    double flops = 0, bytes_moved = 0;
+    void Add(int64_t bytes);
+    void Remove(int64_t bytes);
+  };
+  static std::shared_ptr<Counters> Current();
+
+ private:
+  std::shared_ptr<Counters> counters_;
+  std::shared_ptr<Counters> outer_;
+};
+
+}  // namespace lt2

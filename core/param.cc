@@ -1,0 +1,26 @@
+#include "core/param.h"
+
+namespace lt2 {
+
+Param::Param(ParamSpec the_spec, DType dtype, Device device)
+    : spec(std::move(the_spec)), value(Tensor::Empty(spec.shape, dtype, device)) {}
+
+void Param::BindGradient(Tensor gradient) {
+  CHECK_EQ(gradient.size(), value.size()) << spec.name;
+  main_grad = gradient.Reshape(value.shape());
+}
+
+void Param::ExpectUses(int uses) {
+  CHECK_EQ(outstanding(), 0) << spec.name << " is still in the middle of a step";
+  expected_ = uses;
+  arrived_ = 0;
+  main_grad.Zero();
+}
+
+void Param::Arrive() {
+  ++arrived_;
+  CHECK_LE(arrived_, expected_) << spec.name << " was used more often than the schedule said";
+  if (arrived_ == expected_ && on_ready) on_ready(*this);
+}
+
+}  // namespace lt2

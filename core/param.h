@@ -1,0 +1,61 @@
+// A named logical tensor, the part of it held here, and a countdown of its uses.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "core/tensor.h"
+
+namespace lt2 {
+
+// How a parameter is filled before training; a pure function of (seed, name, element index).
+struct Init {
+  enum class Kind : uint8_t {
+    kZeros,
+    kOnes,
+    kTruncatedNormal,  // a = standard deviation, cut at 3 standard deviations
+    kUniform,          // in [a, b)
+    kLogUniform,       // log of U(a, b): A_log
+    kInverseSoftplusLogUniform,  // softplus^-1 of exp(U(ln a, ln b)): dt_bias
+  };
+  Kind kind = Kind::kZeros;
+  double a = 0, b = 0;
+  bool operator==(const Init&) const = default;
+};
+
+// What is known of a parameter without holding it. Initialisation, gradient sums, norms, ZeRO
+// shards and checkpoints are computed from a table of these; none knows a layer by name.
+struct ParamSpec {
+  std::string name;  // logical: "layers.0.mixer.q_proj.weight"
+  Shape shape;       // the whole logical tensor; matrices are [out, in]
+  Init init;
+  bool decay = true;  // weight decay applies
+};
+
+class Param {
+ public:
+  Param(ParamSpec spec, DType dtype, Device device);
+  Param(const Param&) = delete;
+  Param& operator=(const Param&) = delete;
+
+  const ParamSpec spec;
+  Tensor value;
+  Tensor main_grad;  // sum over uses; kernels always add to it. Undefined until BindGradient
+
+  void BindGradient(Tensor gradient);
+
+  // The schedule's word for the coming step: micro-batches × loops. Zeroes main_grad.
+  void ExpectUses(int uses);
+  // One use's weight gradient is complete (told by the tape, never by a kernel). The last one calls
+  // on_ready; one more than expected is a failure.
+  void Arrive();
+  int outstanding() const { return expected_ - arrived_; }
+
+  std::function<void(Param&)> on_ready;  // set by the gradient reducer
+
+ private:
+  int expected_ = 0, arrived_ = 0;
+};
+
+}  // namespace lt2

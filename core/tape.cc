@@ -1,0 +1,172 @@
+#include "core/tape.h"
+
+namespace lt2 {
+
+Tensor GradSlot::to() {
+  if (!wanted()) return {};
+  if (!gradient_->defined()) {
+    *gradient_ = Tensor::Empty(like_.shape, like_.dtype, like_.device);
+  } else if (!gradient_->unique()) {
+    *gradient_ = gradient_->Clone();  // someone still reads it (Set shared it, or a deferred job)
+  }
+  return *gradient_;
+}
+
+void GradSlot::Set(Tensor gradient) {
+  CHECK(!accumulate()) << "Set would lose the gradient that is there already";
+  if (wanted()) *gradient_ = gradient.Reshape(like_.shape);
+}
+
+Tensor GradSlot::Take() { return wanted() ? std::exchange(*gradient_, Tensor()) : Tensor(); }
+
+Var Tape::Input(Tensor value, bool needs_grad) {
+  return {.value = std::move(value), .id = needs_grad ? next_id_++ : -1};
+}
+
+std::vector<Var> Tape::Record(std::span<const Var> in, std::vector<Tensor> out, Node node) {
+  bool needed = !node.params.empty();
+  for (const Var& var : in) needed |= var.needs_grad();
+  if (needed && recording_) return RecordEntry(in, std::move(out), std::move(node));
+  std::vector<Var> vars;
+  for (Tensor& tensor : out) vars.push_back({.value = std::move(tensor)});
+  return vars;
+}
+
+std::vector<Var> Tape::RecordEntry(std::span<const Var> in, std::vector<Tensor> out, Node node) {
+  Entry entry{.node = std::move(node)};
+  for (const Var& var : in) {
+    entry.in.push_back(var.id);
+    entry.in_like.push_back({var.value.shape(), var.value.dtype(), var.value.device()});
+  }
+  std::vector<Var> vars;
+  for (Tensor& tensor : out) {
+    entry.out.push_back(next_id_);
+    vars.push_back({.value = std::move(tensor), .id = next_id_++});
+  }
+  entries_.push_back(std::move(entry));
+  return vars;
+}
+
+Var Tape::Record(std::initializer_list<Var> in, Tensor out, Node node) {
+  return Record(std::span<const Var>(in.begin(), in.size()), std::vector<Tensor>{std::move(out)},
+                std::move(node))[0];
+}
+
+std::vector<Tensor> Tape::Backward(std::vector<Seed> seeds, std::span<const Var> wrt) {
+  CHECK(!done_) << "a tape runs backward once";
+  done_ = true;
+  std::vector<Tensor> grads(next_id_);
+  std::vector<bool> wanted_at_end(next_id_, false);
+  for (const Var& var : wrt) {
+    if (var.needs_grad()) wanted_at_end[var.id] = true;
+  }
+  for (Seed& seed : seeds) {
+    CHECK(seed.var.needs_grad()) << "seed of a value that needs no gradient";
+    CHECK(!grads[seed.var.id].defined()) << "two seeds for one value";
+    grads[seed.var.id] = std::move(seed.gradient);
+  }
+  seeds.clear();
+  while (!entries_.empty()) {
+    Entry entry = std::move(entries_.back());
+    entries_.pop_back();
+    RunNode(entry, grads, wanted_at_end);
+  }
+  std::vector<Tensor> result;
+  for (const Var& var : wrt) result.push_back(var.needs_grad() ? grads[var.id] : Tensor());
+  return result;
+}
+
+void Tape::RunNode(Entry& entry, std::vector<Tensor>& grads,
+                   const std::vector<bool>& wanted_at_end) {
+  std::vector<Tensor> dy;
+  bool any = false;
+  for (int id : entry.out) {
+    any |= grads[id].defined();
+    // The gradient of an output is complete here and, unless the caller wants it, not needed later.
+    dy.push_back(wanted_at_end[id] ? grads[id] : std::exchange(grads[id], Tensor()));
+  }
+  CHECK(any || entry.node.params.empty())
+      << entry.node.name << ": no gradient reached a node that feeds parameters";
+  if (!any) return;
+  std::vector<GradSlot> dx;
+  for (size_t i = 0; i < entry.in.size(); ++i) {
+    dx.push_back(entry.in[i] < 0 ? GradSlot() : GradSlot(&grads[entry.in[i]], entry.in_like[i]));
+  }
+  if (entry.node.input_grad) entry.node.input_grad(dy, dx);
+  if (!entry.node.weight_grad) {
+    for (Param* param : entry.node.params) param->Arrive();
+    return;
+  }
+  auto weights = [grad = std::move(entry.node.weight_grad), params = std::move(entry.node.params),
+                  dy = std::move(dy)] {
+    grad(dy);
+    for (Param* param : params) param->Arrive();
+  };
+  if (defer_weights_) {
+    deferred_.push_back(std::move(weights));
+  } else {
+    weights();
+  }
+}
+
+std::vector<Tensor> Tape::Kept(const std::function<std::vector<Tensor>()>& make) {
+  if (!kept_) return make();
+  if (!replaying_) {
+    kept_->push_back(make());
+    return kept_->back();
+  }
+  CHECK_LT(kept_next_, kept_->size()) << "a replay keeps more values than its forward did";
+  std::vector<Tensor>& values = (*kept_)[kept_next_++];
+  // Only a recording replay is the last reader; a silent one will be replayed itself.
+  return recording_ ? std::exchange(values, {}) : values;
+}
+
+std::vector<Var> Tape::Recompute(
+    std::span<const Var> in, std::function<std::vector<Var>(Tape&, std::span<const Var>)> fn) {
+  if (!recording_) return fn(*this, in);
+
+  // The silent pass: what operators save dies with `silent`, what they keep goes to the list.
+  std::shared_ptr<KeptList> kept = kept_ ? kept_ : std::make_shared<KeptList>();
+  const size_t first_kept = kept_next_;
+  std::vector<Tensor> outputs;
+  {
+    Tape silent(stream_);
+    silent.recording_ = false;
+    silent.kept_ = kept;
+    silent.replaying_ = replaying_;
+    silent.kept_next_ = kept_next_;
+    std::vector<Var> inputs;
+    for (const Var& var : in) inputs.push_back({.value = var.value});
+    for (Var& var : fn(silent, inputs)) outputs.push_back(std::move(var.value));
+    kept_next_ = silent.kept_next_;
+  }
+
+  Node node{.name = "recompute"};
+  node.input_grad = [this, inputs = std::vector<Var>(in.begin(), in.end()), kept, first_kept,
+                     fn = std::move(fn)](std::span<const Tensor> dy, std::span<GradSlot> dx) {
+    Tape replay(stream_);
+    replay.kept_ = kept;
+    replay.replaying_ = true;
+    replay.kept_next_ = first_kept;
+    replay.defer_weights_ = defer_weights_;
+    std::vector<Var> leaves;
+    for (const Var& var : inputs) leaves.push_back(replay.Input(var.value, var.needs_grad()));
+    const std::vector<Var> out = fn(replay, leaves);
+    std::vector<Seed> seeds;
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (dy[i].defined()) seeds.push_back({out[i], dy[i]});
+    }
+    // A gradient that is there already seeds its leaf, so that the replay adds to it in place.
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      if (dx[i].accumulate()) seeds.push_back({leaves[i], dx[i].Take()});
+    }
+    std::vector<Tensor> grads = replay.Backward(std::move(seeds), leaves);
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (grads[i].defined()) dx[i].Set(std::move(grads[i]));
+    }
+    for (auto& job : replay.deferred_) deferred_.push_back(std::move(job));
+  };
+  return RecordEntry(in, std::move(outputs), std::move(node));
+}
+
+}  // namespace lt2

@@ -1,0 +1,134 @@
+// One visit's record: forward once, backward once, freeing as it goes.
+//
+// A visit is one micro-batch going through one stage once. Operators compute eagerly and record a
+// Node: how to get the gradients of its inputs, and, separately where it can wait, of its
+// parameters. Backward runs the record in reverse; recording order is already a topological order.
+//
+//   Tape tape(stream);
+//   Var x = tape.Input(tokens, /*needs_grad=*/true);
+//   Var y = Linear(tape, RmsNorm(tape, x, norm, eps), proj);
+//   Tensor dx = tape.Backward({{y, dy}}, {x})[0];
+//
+// Parameters are not on the tape: a node lists those it feeds, and each is told of every use.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/param.h"
+#include "core/tensor.h"
+
+namespace lt2 {
+
+// A tensor with a place on a tape.
+struct Var {
+  Tensor value;
+  int id = -1;  // < 0: no gradient is needed
+  bool needs_grad() const { return id >= 0; }
+  const Shape& shape() const { return value.shape(); }
+};
+
+// What a gradient must look like.
+struct TensorLike {
+  Shape shape;
+  DType dtype = DType::kF32;
+  Device device;
+};
+
+// Where a backward writes the gradient of one input.
+class GradSlot {
+ public:
+  GradSlot() = default;  // nobody wants this gradient
+  GradSlot(Tensor* gradient, const TensorLike& like) : gradient_(gradient), like_(like) {}
+
+  bool wanted() const { return gradient_ != nullptr; }
+  // True if a gradient is there already: the kernel must add to to(), not overwrite it.
+  bool accumulate() const { return wanted() && gradient_->defined(); }
+  // The memory to write or add to; undefined where not wanted. Ask accumulate() first.
+  Tensor to();
+  // Hands over a finished gradient without a copy; only where accumulate() is false.
+  void Set(Tensor gradient);
+  // Moves out what is there (undefined if nothing), so that Set may follow.
+  Tensor Take();
+
+ private:
+  Tensor* gradient_ = nullptr;
+  TensorLike like_;
+};
+
+// dy: one per output, undefined where no gradient flowed into it. dx: one slot per input.
+using InputGrad = std::function<void(std::span<const Tensor> dy, std::span<GradSlot> dx)>;
+using WeightGrad = std::function<void(std::span<const Tensor> dy)>;
+
+struct Node {
+  const char* name = "";
+  std::vector<Param*> params = {};
+  InputGrad input_grad = {};
+  WeightGrad weight_grad = {};  // empty unless it can be deferred; then input_grad adds to params too
+};
+
+class Tape {
+ public:
+  explicit Tape(Stream& stream) : stream_(stream) {}
+  Tape(const Tape&) = delete;  // closures hold its address
+  Tape& operator=(const Tape&) = delete;
+
+  Stream& stream() const { return stream_; }
+  Device device() const { return stream_.device; }
+
+  // A leaf. With needs_grad its gradient can be asked of Backward.
+  Var Input(Tensor value, bool needs_grad = false);
+  // Puts a node on the record if any input or parameter needs a gradient and recording is on.
+  std::vector<Var> Record(std::span<const Var> in, std::vector<Tensor> out, Node node);
+  Var Record(std::initializer_list<Var> in, Tensor out, Node node);
+
+  // Runs fn now without keeping what it saves, and again inside Backward. Nests.
+  std::vector<Var> Recompute(std::span<const Var> in,
+                             std::function<std::vector<Var>(Tape&, std::span<const Var>)> fn);
+  // Values that survive Recompute: made once, handed out again when the forward is replayed.
+  // For attention outputs, scan states and collectives. In a plain tape simply make().
+  std::vector<Tensor> Kept(const std::function<std::vector<Tensor>()>& make);
+
+  // The gradient of sum <seed tensor, seed var> for each of `wrt` (undefined where none flows).
+  // Tells each parameter of each arrival. Once per tape.
+  struct Seed {
+    Var var;
+    Tensor gradient;
+  };
+  std::vector<Tensor> Backward(std::vector<Seed> seeds, std::span<const Var> wrt = {});
+
+  // False: operators compute and nothing is recorded (evaluation, decoding).
+  void set_recording(bool on) { recording_ = on; }
+  bool recording() const { return recording_; }
+  // Weight gradients wait in a list, first in first out, so that the sums have the same bits.
+  void set_defer_weights(bool on) { defer_weights_ = on; }
+  std::vector<std::function<void()>> TakeDeferred() { return std::exchange(deferred_, {}); }
+
+ private:
+  struct Entry {
+    std::vector<int> in, out;
+    std::vector<TensorLike> in_like;
+    Node node;
+  };
+  using KeptList = std::vector<std::vector<Tensor>>;
+
+  std::vector<Var> RecordEntry(std::span<const Var> in, std::vector<Tensor> out, Node node);
+  void RunNode(Entry& entry, std::vector<Tensor>& grads, const std::vector<bool>& wanted_at_end);
+
+  Stream& stream_;
+  std::vector<Entry> entries_;
+  int next_id_ = 0;
+  bool recording_ = true, defer_weights_ = false, done_ = false;
+  std::vector<std::function<void()>> deferred_;
+
+  // Inside Recompute: the outermost segment's kept values. The first pass appends to the list; a
+  // replay reads it from kept_next_ on, and nested segments remember where theirs begin.
+  std::shared_ptr<KeptList> kept_;
+  bool replaying_ = false;
+  size_t kept_next_ = 0;
+};
+
+}  // namespace lt2

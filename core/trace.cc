@@ -1,0 +1,55 @@
+#include "core/trace.h"
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "core/log.h"
+
+namespace lt2 {
+namespace {
+
+constexpr size_t kCapacity = 65536;
+std::atomic<bool> enabled = false;
+std::mutex mutex;
+std::vector<TraceEvent> ring;  // guarded by mutex
+size_t next_event = 0;         // guarded by mutex: where the ring goes on once it is full
+
+}  // namespace
+
+double MonotonicSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void EnableTrace(bool on) {
+  std::lock_guard lock(mutex);
+  ring.clear();
+  next_event = 0;
+  enabled = on;
+}
+
+std::vector<TraceEvent> TraceEvents() {
+  std::lock_guard lock(mutex);
+  std::vector<TraceEvent> events(ring.begin() + static_cast<ptrdiff_t>(next_event), ring.end());
+  events.insert(events.end(), ring.begin(), ring.begin() + static_cast<ptrdiff_t>(next_event));
+  return events;
+}
+
+TraceRange::TraceRange(const char* name) : name_(name), begin_(enabled ? MonotonicSeconds() : 0) {}
+
+TraceRange::~TraceRange() {
+  if (!enabled || begin_ == 0) return;
+  const TraceEvent event{name_, std::hash<std::thread::id>()(std::this_thread::get_id()), LogRank(),
+                         begin_, MonotonicSeconds()};
+  std::lock_guard lock(mutex);
+  if (ring.size() < kCapacity) {
+    ring.push_back(event);
+  } else {
+    ring[next_event] = event;
+    next_event = (next_event + 1) % kCapacity;
+  }
+}
+
+}  // namespace lt2
