@@ -4,7 +4,8 @@
 //   ConfigTable model = root.Table("model");
 //   int64_t width = 0;
 //   model.Read("width", &width);            // absent: width stays; wrong type: noted
-//   RETURN_IF_ERROR(root.Finish());         // unknown keys (nobody read them), wrong types, AddError
+//   RETURN_IF_ERROR(root.Finish());         // unknown keys (nobody read them), wrong types,
+//   AddError
 //
 // A ConfigTable is a handle: copies share what has been read and what went wrong.
 #pragma once
@@ -39,6 +40,8 @@ class ConfigTable {
   void Read(std::string_view key, std::vector<int64_t>* value) const;
   void Read(std::string_view key, std::vector<double>* value) const;
   void Read(std::string_view key, std::vector<std::string>* value) const;
+  // A string, or the text of a number or a boolean; false where absent or of another type.
+  bool ReadScalar(std::string_view key, std::string* text) const;
   // A string that must be one of `allowed`; returns its index, or `fallback` where absent or wrong.
   int ReadChoice(std::string_view key, const std::vector<std::string>& allowed, int fallback) const;
   // A sub-table (empty where absent), and an array of tables.
