@@ -5,9 +5,14 @@ namespace lt2 {
 Param::Param(ParamSpec the_spec, DType dtype, Device device)
     : spec(std::move(the_spec)), value(Tensor::Empty(spec.shape, dtype, device)) {}
 
+void Param::BindValue(Tensor tensor) {
+  CHECK_EQ(tensor.size(), spec.shape.size()) << spec.name;
+  value = tensor.Reshape(spec.shape);
+}
+
 void Param::BindGradient(Tensor gradient) {
-  CHECK_EQ(gradient.size(), value.size()) << spec.name;
-  main_grad = gradient.Reshape(value.shape());
+  CHECK_EQ(gradient.size(), spec.shape.size()) << spec.name;
+  main_grad = gradient.Reshape(spec.shape);
 }
 
 void Param::ExpectUses(int uses) {

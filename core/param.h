@@ -35,6 +35,9 @@ struct ParamSpec {
 
 class Param {
  public:
+  // Without memory: BindValue gives it some (a view of a bucket, say).
+  explicit Param(ParamSpec spec) : spec(std::move(spec)) {}
+  // With memory of its own.
   Param(ParamSpec spec, DType dtype, Device device);
   Param(const Param&) = delete;
   Param& operator=(const Param&) = delete;
@@ -43,6 +46,7 @@ class Param {
   Tensor value;
   Tensor main_grad;  // sum over uses; kernels always add to it. Undefined until BindGradient
 
+  void BindValue(Tensor value);
   void BindGradient(Tensor gradient);
 
   // The schedule's word for the coming step: micro-batches × loops. Zeroes main_grad.

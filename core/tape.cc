@@ -9,7 +9,7 @@ Tensor GradSlot::to() {
   } else if (!gradient_->unique()) {
     *gradient_ = gradient_->Clone();  // someone still reads it (Set shared it, or a deferred job)
   }
-  return *gradient_;
+  return gradient_->Reshape(like_.shape);
 }
 
 void GradSlot::Set(Tensor gradient) {
@@ -33,7 +33,8 @@ std::vector<Var> Tape::Record(std::span<const Var> in, std::vector<Tensor> out, 
 }
 
 std::vector<Var> Tape::RecordEntry(std::span<const Var> in, std::vector<Tensor> out, Node node) {
-  Entry entry{.node = std::move(node)};
+  Entry entry;
+  entry.node = std::move(node);
   for (const Var& var : in) {
     entry.in.push_back(var.id);
     entry.in_like.push_back({var.value.shape(), var.value.dtype(), var.value.device()});
@@ -41,6 +42,7 @@ std::vector<Var> Tape::RecordEntry(std::span<const Var> in, std::vector<Tensor> 
   std::vector<Var> vars;
   for (Tensor& tensor : out) {
     entry.out.push_back(next_id_);
+    entry.out_shape.push_back(tensor.shape());
     vars.push_back({.value = std::move(tensor), .id = next_id_++});
   }
   entries_.push_back(std::move(entry));
@@ -72,7 +74,10 @@ std::vector<Tensor> Tape::Backward(std::vector<Seed> seeds, std::span<const Var>
     RunNode(entry, grads, wanted_at_end);
   }
   std::vector<Tensor> result;
-  for (const Var& var : wrt) result.push_back(var.needs_grad() ? grads[var.id] : Tensor());
+  for (const Var& var : wrt) {
+    const bool flows = var.needs_grad() && grads[var.id].defined();
+    result.push_back(flows ? grads[var.id].Reshape(var.value.shape()) : Tensor());
+  }
   return result;
 }
 
@@ -80,10 +85,12 @@ void Tape::RunNode(Entry& entry, std::vector<Tensor>& grads,
                    const std::vector<bool>& wanted_at_end) {
   std::vector<Tensor> dy;
   bool any = false;
-  for (int id : entry.out) {
-    any |= grads[id].defined();
-    // The gradient of an output is complete here and, unless the caller wants it, not needed later.
-    dy.push_back(wanted_at_end[id] ? grads[id] : std::exchange(grads[id], Tensor()));
+  for (size_t i = 0; i < entry.out.size(); ++i) {
+    Tensor& grad = grads[entry.out[i]];
+    any |= grad.defined();
+    dy.push_back(grad.defined() ? grad.Reshape(entry.out_shape[i]) : Tensor());
+    // It is complete here and, unless the caller wants it, not needed later.
+    if (!wanted_at_end[entry.out[i]]) grad = {};
   }
   CHECK(any || entry.node.params.empty())
       << entry.node.name << ": no gradient reached a node that feeds parameters";

@@ -31,6 +31,11 @@ struct Var {
   const Shape& shape() const { return value.shape(); }
 };
 
+// The same value and the same place in the record under another shape.
+inline Var Reshape(const Var& var, const Shape& shape) {
+  return {.value = var.value.Reshape(shape), .id = var.id};
+}
+
 // What a gradient must look like.
 struct TensorLike {
   Shape shape;
@@ -111,6 +116,7 @@ class Tape {
   struct Entry {
     std::vector<int> in, out;
     std::vector<TensorLike> in_like;
+    std::vector<Shape> out_shape;
     Node node;
   };
   using KeptList = std::vector<std::vector<Tensor>>;

@@ -1,0 +1,66 @@
+// The parameters of a model, in the order in which they were declared.
+//
+//   ParamSet set;
+//   ParamScope scope = ParamScope(set).Sub("layers.0").Sub("mixer");
+//   Param& q = scope.Add("q_proj.weight", {width, width}, init);   // layers.0.mixer.q_proj.weight
+//
+// Declaring takes no memory; whoever trains or loads binds values and gradients.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/param.h"
+
+namespace lt2 {
+
+class ParamSet {
+ public:
+  Param& Add(ParamSpec spec) {
+    CHECK(Find(spec.name) == nullptr) << spec.name << " is declared twice";
+    params_.push_back(std::make_unique<Param>(std::move(spec)));
+    return *params_.back();
+  }
+  Param* Find(const std::string& name) const {
+    for (const auto& param : params_) {
+      if (param->spec.name == name) return param.get();
+    }
+    return nullptr;
+  }
+  std::vector<Param*> all() const {
+    std::vector<Param*> all;
+    for (const auto& param : params_) all.push_back(param.get());
+    return all;
+  }
+  std::vector<ParamSpec> specs() const {
+    std::vector<ParamSpec> specs;
+    for (const auto& param : params_) specs.push_back(param->spec);
+    return specs;
+  }
+  int64_t elements() const {
+    int64_t sum = 0;
+    for (const auto& param : params_) sum += param->spec.shape.size();
+    return sum;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Param>> params_;
+};
+
+// A place in the tree of names.
+class ParamScope {
+ public:
+  explicit ParamScope(ParamSet& set, std::string prefix = "") : set_(&set), prefix_(prefix) {}
+  ParamScope Sub(const std::string& name) const { return ParamScope(*set_, prefix_ + name + "."); }
+  Param& Add(const std::string& name, const Shape& shape, const Init& init,
+             bool decay = true) const {
+    return set_->Add({.name = prefix_ + name, .shape = shape, .init = init, .decay = decay});
+  }
+
+ private:
+  ParamSet* set_;
+  std::string prefix_;
+};
+
+}  // namespace lt2
