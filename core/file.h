@@ -1,10 +1,11 @@
 // The file-system seam: whole-file reads, durable writes, publish by rename, listing.
 //
 // Errors are Status with the path in the message: NotFound, ResourceExhausted (no space left),
-// PermissionDenied, else Internal. Tests install a faulty one.
+// PermissionDenied, InvalidArgument (a folder where a file is needed), else Internal. Tests install
+// a faulty one.
 #pragma once
 
-#include <memory>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
