@@ -108,6 +108,9 @@ class Tape {
   // False: operators compute and nothing is recorded (evaluation, decoding).
   void set_recording(bool on) { recording_ = on; }
   bool recording() const { return recording_; }
+  // True if anyone will read what an operator saves for its backward: when recording, and in the
+  // silent pass of Recompute, whose Kept values the replay hands out again.
+  bool saves() const { return recording_ || kept_ != nullptr; }
   // Weight gradients wait in a list, first in first out, so that the sums have the same bits.
   void set_defer_weights(bool on) { defer_weights_ = on; }
   std::vector<std::function<void()>> TakeDeferred() { return std::exchange(deferred_, {}); }

@@ -1,0 +1,97 @@
+#include "core/allocator.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "core/philox.h"
+#include "core/tensor.h"
+
+namespace lt2 {
+namespace {
+
+TEST(HostAllocator, RandomUseNeverOverlapsAndMergesBack) {
+  const uint64_t seed = 20260101;
+  SCOPED_TRACE(seed);
+  HostAllocator allocator;
+  struct Held {
+    unsigned char* at;
+    int64_t bytes;
+    unsigned char mark;
+  };
+  std::vector<Held> held;
+  int64_t live = 0;
+  for (uint64_t i = 0; i < 4000; ++i) {
+    const Philox4 r = Philox(seed, i);
+    if (held.empty() || r[0] % 5 < 3) {
+      const int64_t bytes = 1 + r[1] % (r[2] % 7 == 0 ? 400000 : 3000);
+      const auto mark = static_cast<unsigned char>(i);
+      auto* at = static_cast<unsigned char*>(allocator.Allocate(bytes));
+      ASSERT_EQ(reinterpret_cast<uintptr_t>(at) % HostAllocator::kAlignment, 0u);
+      std::fill_n(at, bytes, mark);
+      held.push_back({at, bytes, mark});
+      live += HostAllocator::Rounded(bytes);
+    } else {
+      const size_t victim = r[1] % held.size();
+      const Held h = held[victim];
+      for (int64_t b = 0; b < h.bytes; b += 97) ASSERT_EQ(h.at[b], h.mark);
+      allocator.Free(h.at);
+      live -= HostAllocator::Rounded(h.bytes);
+      held.erase(held.begin() + static_cast<ptrdiff_t>(victim));
+    }
+    ASSERT_EQ(allocator.stats().live, live);
+  }
+  for (const Held& h : held) allocator.Free(h.at);
+  EXPECT_EQ(allocator.stats().live, 0);
+  allocator.Trim();  // possible only if every segment merged back into one block
+  EXPECT_EQ(allocator.stats().reserved, 0);
+}
+
+TEST(HostAllocator, ASecondRoundAsksTheSystemForNothing) {
+  HostAllocator allocator;
+  const auto round = [&] {
+    std::vector<void*> held;
+    for (int64_t bytes : {100, 5000000, 64, 70000, 5000000}) held.push_back(allocator.Allocate(bytes));
+    for (void* pointer : held) allocator.Free(pointer);
+  };
+  round();
+  const int64_t growths = allocator.stats().growths;
+  for (int i = 0; i < 10; ++i) round();
+  EXPECT_EQ(allocator.stats().growths, growths);
+}
+
+TEST(HostAllocator, FreeingTwiceDies) {
+  HostAllocator allocator;
+  void* pointer = allocator.Allocate(10);
+  allocator.Free(pointer);
+  EXPECT_DEATH(allocator.Free(pointer), "freed twice");
+}
+
+TEST(MetaMeter, CountsWhatTensorsWouldHold) {
+  const MetaMeter meter;
+  const Device meta{Backend::kMeta};
+  const Tensor a = Tensor::Empty({1000}, DType::kF32, meta);
+  { const Tensor b = Tensor::Empty({1, 3}, DType::kF64, meta); }
+  EXPECT_EQ(meter.memory().live, 4032);
+  EXPECT_EQ(meter.memory().peak, 4032 + 64);
+}
+
+TEST(MetaMeter, AgreesWithTheHostAllocator) {
+  const auto use = [](Device device) {
+    std::vector<Tensor> tensors;
+    for (uint64_t i = 0; i < 50; ++i) {
+      tensors.push_back(Tensor::Empty({1 + Philox(5, i)[0] % 999, 3}, DType::kF32, device));
+      if (i % 3 == 0) tensors.erase(tensors.begin());
+    }
+  };
+  HostAllocator& host = HostAllocator::Get();
+  host.ResetPeak();
+  const int64_t before = host.stats().live;
+  use({Backend::kCpu});
+  const MetaMeter meter;
+  use({Backend::kMeta});
+  EXPECT_EQ(meter.memory().peak, host.stats().peak - before);
+}
+
+}  // namespace
+}  // namespace lt2
