@@ -283,7 +283,11 @@ std::vector<std::string> ConfigTable::Keys() const {
   return keys;
 }
 
-void ConfigTable::Accept(std::string_view key) const { FindKnown(*impl_->node, key); }
+void ConfigTable::Accept(std::string_view key) const {
+  Entry* entry = FindKnown(*impl_->node, key);
+  auto table = entry ? std::get_if<NodePtr>(&entry->value) : nullptr;
+  if (table) (*table)->opened = false;
+}
 
 void ConfigTable::AddError(std::string_view key, std::string_view message) const {
   Node& node = *impl_->node;

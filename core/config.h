@@ -49,7 +49,7 @@ class ConfigTable {
   std::vector<ConfigTable> Tables(std::string_view key) const;
   // Names of the sub-tables and keys present.
   std::vector<std::string> Keys() const;
-  // Counts the key as known without reading it.
+  // Counts the key as known without reading it; a table with all that is in it.
   void Accept(std::string_view key) const;
 
   // Notes "source:line: section.key: message".
