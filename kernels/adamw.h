@@ -1,0 +1,32 @@
+// One AdamW step (Loshchilov & Hutter, "Decoupled weight decay regularization", 2019).
+//
+//   g ← grad_scale g,  m ← β1 m + (1 - β1) g,  v ← β2 v + (1 - β2) g²
+//   w ← w (1 - lr λ) - lr (m / (1 - β1^step)) / (sqrt(v / (1 - β2^step)) + ε)
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace lt2 {
+
+// What changes from step to step; it lives in the device's memory, so that a captured step reads
+// new values. Elements of AdamWArgs::hyper.
+enum AdamWHyper {
+  kLearningRate,
+  kGradScale,  // clipping and the division by the number of counted tokens
+  kStep,       // 1 at the first update
+  kSkip,       // not 0: nothing changes (the gradient was not finite)
+  kAdamWHypers
+};
+
+// All of one float dtype and size, any shape: elements are independent, so a parameter may be cut
+// into pieces anywhere without changing a bit.
+struct AdamWArgs {
+  Tensor param, grad, m, v;
+  Tensor hyper;  // F64 [kAdamWHypers]
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
+  bool decay = true;  // false: λ = 0 for this parameter
+};
+
+LT2_KERNEL(AdamW, AdamWArgs)
+
+}  // namespace lt2

@@ -1,0 +1,71 @@
+#include "kernels/head_loss.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/case.h"
+
+namespace lt2 {
+namespace {
+
+// loss [1] = (sum loss_i + z sum lse_i²) / counted; 0 where nothing is counted.
+Var MeanLoss(Tape& tape, Var sums, double z_loss) {
+  const Device device = tape.device();
+  Tensor loss = Tensor::Empty({1}, DType::kF64, device);
+  double scale = 0;
+  if (device.backend != Backend::kMeta) {
+    const double* s = sums.value.data<double>();
+    scale = s[kCountedSum] > 0 ? 1 / s[kCountedSum] : 0;
+    loss.data<double>()[0] = scale * (s[kLossSum] + z_loss * s[kSquaredLseSum]);
+  }
+  const auto backward = [device, scale, z_loss](std::span<const Tensor> dy,
+                                                std::span<GradSlot> dx) {
+    Tensor dsums = Tensor::Zeros({kHeadLossSums}, DType::kF64, device);
+    if (device.backend != Backend::kMeta) {
+      const double a = scale * dy[0].data<double>()[0];
+      dsums.data<double>()[kLossSum] = a;
+      dsums.data<double>()[kSquaredLseSum] = z_loss * a;
+    }
+    dx[0].Set(dsums);
+  };
+  return tape.Record({sums}, loss, {.name = "mean_loss", .input_grad = backward});
+}
+
+CaseData Instance(uint64_t seed, int64_t N, int64_t D, int64_t V, double z_loss, double scale,
+                  int64_t chunk_rows, bool keep = true) {
+  HostArray targets = RandomInts(seed, "target", {N}, 0, V);
+  for (int64_t i = 1; i < N; i += 5) targets.values[i] = -100;
+  return {.op = "linear_cross_entropy",
+          .name = absl::StrCat("n", N, "d", D, "v", V, "z", z_loss, "chunk", chunk_rows,
+                               keep ? "" : "_again"),
+          .attributes = {{"z_loss", z_loss},
+                         {"chunk_rows", double(chunk_rows)},
+                         {"keep", double(keep)}},
+          .inputs = {{"x", RandomNormal(seed, "x", {N, D})},
+                     {"w", RandomNormal(seed, "w", {V, D}, scale / std::sqrt(double(D)))},
+                     {"target", targets}}};
+}
+
+}  // namespace
+
+OpCase HeadLossCase() {
+  return {.op = "linear_cross_entropy",
+          .run = [](CaseContext& c) -> std::map<std::string, Var> {
+            HeadLossOptions options;
+            options.chunk_rows = static_cast<int64_t>(c.Number("chunk_rows", 0));
+            if (c.Number("keep", 1) == 0) options.keep_at_most = 0;
+            Var sums = HeadLoss(c.tape(), c.In("x"), c.Weight("w"), c.Ints("target"), options);
+            return {{"loss", MeanLoss(c.tape(), sums, c.Number("z_loss", 0))}};
+          },
+          .instances =
+              [](uint64_t seed) {
+                return std::vector<CaseData>{Instance(seed, 33, 24, 97, 1e-4, 1, 0),
+                                             Instance(seed, 1, 3, 1, 0, 1, 0),
+                                             Instance(seed, 70, 8, 130, 0.01, 4, 16),
+                                             Instance(seed, 70, 8, 130, 0.01, 2, 64, false),
+                                             Instance(seed, 9, 16, 2100, 0, 1, 0, false)};
+              },
+          .bench = [] { return Instance(0, 2048, 128, 256, 0, 1, 0); }};
+}
+
+}  // namespace lt2

@@ -1,0 +1,118 @@
+#include "kernels/head_loss.h"
+
+#include <cmath>
+
+#include "kernels/cpu/blas.h"
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/row_softmax.h"
+
+namespace lt2::cpu {
+namespace {
+
+constexpr int64_t kRowBlock = 16;  // rows a thread takes at a time
+
+// z [rows, V]: loss and log-sum-exp of each row; with kKeep probabilities replace the logits.
+template <bool kKeep, class T>
+void LossOfRow(T* z, int64_t V, int32_t target, T* loss, T* lse) {
+  *loss = *lse = 0;
+  if (target < 0) {
+    if constexpr (kKeep) std::fill(z, z + V, T(0));
+    return;
+  }
+  const T target_logit = z[target], largest = RowMax(z, V);
+  const double sum = RowSumExp<kKeep>(z, V, largest);
+  *lse = static_cast<T>(largest + std::log(sum));
+  *loss = static_cast<T>(std::log(sum) + (largest - target_logit));
+  if constexpr (kKeep) {
+    const T inverse = static_cast<T>(1 / sum);
+#pragma omp simd
+    for (int64_t v = 0; v < V; ++v) z[v] *= inverse;
+  }
+}
+
+template <class T>
+void Forward(const HeadLossForwardArgs& args) {
+  const int64_t N = args.x_ND.dim(0), V = args.w_VD.dim(0), D = args.w_VD.dim(1);
+  const int32_t* targets = args.targets_N.data<int32_t>();
+  const bool keep = args.keep_probabilities;
+  T *loss = args.loss_N.data<T>(), *lse = args.lse_N.data<T>();
+  for (int64_t i = 0; i < N; ++i) CHECK_LT(targets[i], V) << "target of token " << i;
+  for (int64_t begin = 0; begin < N; begin += args.chunk_rows) {
+    const int64_t rows = std::min(args.chunk_rows, N - begin);
+    T* z = args.logits.data<T>() + (keep ? begin * V : 0);
+    Gemm<T>(false, true, rows, V, D, 1, args.x_ND.data<T>() + begin * D, D, args.w_VD.data<T>(), D,
+            0, z, V);
+    ForEachBlock(rows, kRowBlock, rows * V, [&](int64_t, int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r) {
+        const int64_t i = begin + r;
+        if (keep) {
+          LossOfRow<true>(z + r * V, V, targets[i], loss + i, lse + i);
+        } else {
+          LossOfRow<false>(z + r * V, V, targets[i], loss + i, lse + i);
+        }
+      }
+    });
+  }
+  double sums[kHeadLossSums] = {};
+  for (int64_t i = 0; i < N; ++i) {
+    sums[kLossSum] += loss[i];
+    sums[kSquaredLseSum] += static_cast<double>(lse[i]) * lse[i];
+    sums[kCountedSum] += targets[i] >= 0;
+  }
+  std::copy(sums, sums + kHeadLossSums, args.sums.data<double>());
+}
+
+// Logits or probabilities of one row become the gradient of the logits.
+template <class T>
+void GradientOfRow(T* z, int64_t V, int32_t target, T lse, const double* dsums,
+                   bool probabilities) {
+  if (target < 0) return std::fill(z, z + V, T(0));
+  const T factor = static_cast<T>(dsums[kLossSum] + 2 * dsums[kSquaredLseSum] * lse);
+  if (probabilities) {
+#pragma omp simd
+    for (int64_t v = 0; v < V; ++v) z[v] *= factor;
+  } else {
+#pragma omp simd
+    for (int64_t v = 0; v < V; ++v) z[v] = factor * Exp(z[v] - lse);
+  }
+  z[target] -= static_cast<T>(dsums[kLossSum]);
+}
+
+template <class T>
+void Backward(const HeadLossBackwardArgs& args) {
+  const int64_t N = args.x_ND.dim(0), V = args.w_VD.dim(0), D = args.w_VD.dim(1);
+  const int32_t* targets = args.targets_N.data<int32_t>();
+  const T *w = args.w_VD.data<T>(), *lse = args.lse_N.data<T>();
+  const bool kept = args.logits_are_probabilities;
+  for (int64_t begin = 0; begin < N; begin += args.chunk_rows) {
+    const int64_t rows = std::min(args.chunk_rows, N - begin);
+    const T* x = args.x_ND.data<T>() + begin * D;
+    T* z = args.logits.data<T>() + (kept ? begin * V : 0);
+    if (!kept) Gemm<T>(false, true, rows, V, D, 1, x, D, w, D, 0, z, V);
+    ForEachBlock(rows, kRowBlock, rows * V, [&](int64_t, int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r) {
+        GradientOfRow(z + r * V, V, targets[begin + r], lse[begin + r], args.dsums.data<double>(),
+                      kept);
+      }
+    });
+    if (args.dx_ND.defined()) {
+      Gemm<T>(false, false, rows, D, V, 1, z, V, w, D, args.accumulate_dx,
+              args.dx_ND.data<T>() + begin * D, D);
+    }
+    if (args.dw_VD.defined()) {
+      Gemm<T>(true, false, V, D, rows, 1, z, V, x, D, 1, args.dw_VD.data<T>(), D);
+    }
+  }
+}
+
+}  // namespace
+
+void HeadLossForward(Stream&, const HeadLossForwardArgs& args) {
+  DispatchFloat(args.x_ND.dtype(), [&]<class T>() { Forward<T>(args); });
+}
+
+void HeadLossBackward(Stream&, const HeadLossBackwardArgs& args) {
+  DispatchFloat(args.x_ND.dtype(), [&]<class T>() { Backward<T>(args); });
+}
+
+}  // namespace lt2::cpu
