@@ -31,8 +31,8 @@ struct CaseData {
   std::string name;  // for people: sizes and options
   Attributes attributes;
   HostArrays inputs;
-  HostArrays cotangents;        // one per differentiable output; made by the runner where empty
-  HostArrays outputs, grads;    // expected
+  HostArrays cotangents;      // one per differentiable output; made by the runner where empty
+  HostArrays outputs, grads;  // expected
 };
 
 // What OpCase::run sees. Inputs become Vars or Params at first use, in the run's dtype.
@@ -45,24 +45,29 @@ class CaseContext {
   bool Has(const std::string& input) const { return data_.inputs.count(input) > 0; }
   Var In(const std::string& input);         // with its gradient
   Tensor Value(const std::string& input);   // without
-  Param& Weight(const std::string& input);  // a parameter; expects one use
+  Param& Weight(const std::string& input);  // a parameter; expects one use per run
   Tensor Ints(const std::string& input);    // I32
   double Number(const std::string& attribute) const;
   double Number(const std::string& attribute, double fallback) const;
   std::string Text(const std::string& attribute) const;
   // Sequence operators: inputs are [B, T, …]. In() keeps that shape; FlatIn gives [B·T, …], and
-  // documents come from the input cu_seqlens, or are the B rows. `sequence` names an input [B, T, …].
+  // documents come from the input cu_seqlens, or are the B rows. `sequence` names an input [B, T,
+  // …].
   Var FlatIn(const std::string& input);
   const Documents& documents(const std::string& sequence);
 
+  // How often `run` will be called with this context (before the first Weight).
+  void set_uses(int uses) { uses_ = uses; }
   const std::map<std::string, Var>& vars() const { return vars_; }
   const std::map<std::string, std::unique_ptr<Param>>& weights() const { return weights_; }
 
  private:
+  const HostArray& Input(const std::string& input) const;
   Tensor Make(const HostArray& array) const;
   const CaseData& data_;
   Tape& tape_;
   DType dtype_;
+  int uses_ = 1;
   std::map<std::string, Var> vars_;
   std::map<std::string, std::unique_ptr<Param>> weights_;
   std::unique_ptr<Documents> documents_;
@@ -86,9 +91,17 @@ struct CaseResult {
   HostArrays outputs, grads;  // float64 copies of what came out
   double forward_seconds = 0, backward_seconds = 0;
 };
+struct RunOptions {
+  // How often the operator is applied to the same inputs on one tape: gradients come out as many
+  // times as large, if every kernel adds where it must.
+  int uses = 1;
+  // One forward that is not recorded before the timed ones, so that times are the operator's alone.
+  bool warm_up = false;
+};
 // Runs forward, and backward from the cotangents. Cotangents missing from `data` are drawn from its
-// name, so that two runs agree.
-CaseResult RunCase(const OpCase& op_case, const CaseData& data, Stream& stream, DType dtype);
+// name, so that two runs agree. On kMeta the arrays have shapes and no values.
+CaseResult RunCase(const OpCase& op_case, const CaseData& data, Stream& stream, DType dtype,
+                   const RunOptions& options = {});
 
 // ‖a − b‖ / ‖b‖, absolute where ‖b‖ < 1e-6; infinity if shapes differ or anything is not finite.
 double RelativeError(const HostArray& a, const HostArray& b);

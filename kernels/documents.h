@@ -37,7 +37,7 @@ class Documents {
   const Tensor& cu_seqlens() const { return cu_seqlens_; }  // I32 [capacity + 1]
   // I32 [chunk_capacity, 3]: document, first token, tokens (1 … 64), in order of tokens.
   const Tensor& chunks() const { return chunks_; }
-  const Tensor& positions() const { return positions_; }    // I32 [tokens], 0 at a document's start
+  const Tensor& positions() const { return positions_; }  // I32 [tokens], 0 at a document's start
   // I32 [capacity + 1]: the first chunk of each document, then the number of chunks.
   const Tensor& first_chunks() const { return first_chunks_; }
 

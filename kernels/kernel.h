@@ -26,20 +26,24 @@ void CountOnly(const Cost& cost);
 
 }  // namespace lt2
 
-#define LT2_KERNEL(Name, Args)                                    \
-  namespace reference {                                           \
-  void Name(Stream&, const Args&);                                \
-  }                                                               \
-  namespace cpu {                                                 \
-  void Name(Stream&, const Args&);                                \
-  }                                                               \
-  Cost CostOf(const Args&);                                       \
-  inline void Name(Stream& stream, const Args& args) {            \
-    switch (stream.device.backend) {                              \
-      case Backend::kReference: return reference::Name(stream, args); \
-      case Backend::kCpu: return cpu::Name(stream, args);         \
-      case Backend::kMeta: return CountOnly(CostOf(args));        \
-      case Backend::kCuda: break;                                 \
-    }                                                             \
-    DieNoBackend(#Name, stream.device);                           \
+#define LT2_KERNEL(Name, Args)                         \
+  namespace reference {                                \
+  void Name(Stream&, const Args&);                     \
+  }                                                    \
+  namespace cpu {                                      \
+  void Name(Stream&, const Args&);                     \
+  }                                                    \
+  Cost CostOf(const Args&);                            \
+  inline void Name(Stream& stream, const Args& args) { \
+    switch (stream.device.backend) {                   \
+      case Backend::kReference:                        \
+        return reference::Name(stream, args);          \
+      case Backend::kCpu:                              \
+        return cpu::Name(stream, args);                \
+      case Backend::kMeta:                             \
+        return CountOnly(CostOf(args));                \
+      case Backend::kCuda:                             \
+        break;                                         \
+    }                                                  \
+    DieNoBackend(#Name, stream.device);                \
   }

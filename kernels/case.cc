@@ -1,0 +1,232 @@
+#include "kernels/case.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "absl/strings/str_cat.h"
+#include "core/hash.h"
+#include "core/philox.h"
+
+namespace lt2 {
+namespace {
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+uint64_t KeyOf(uint64_t seed, const std::string& name) {
+  return Hash64(absl::StrCat(seed, "/", name));
+}
+
+// The shape of a known answer where there is one: an operator may flatten batch and time.
+HostArray ToHost(const Tensor& tensor, const Shape& fallback, const HostArrays& expected,
+                 const std::string& name) {
+  HostArray array{.shape = fallback};
+  const auto it = expected.find(name);
+  if (it != expected.end() && it->second.shape.size() == tensor.size()) {
+    array.shape = it->second.shape;
+  }
+  if (tensor.on_host()) array.values = tensor.ToDoubles();
+  return array;
+}
+
+Tensor ToDevice(const HostArray& array, const Shape& shape, DType dtype, Device device) {
+  CHECK_EQ(array.shape.size(), shape.size());
+  if (device.backend == Backend::kMeta) return Tensor::Empty(shape, dtype, device);
+  return Tensor::FromHost(array.values, shape, dtype, device);
+}
+
+}  // namespace
+
+CaseContext::CaseContext(const CaseData& data, Tape& tape, DType dtype)
+    : data_(data), tape_(tape), dtype_(dtype) {}
+
+Tensor CaseContext::Make(const HostArray& array) const {
+  return ToDevice(array, array.shape, dtype_, tape_.device());
+}
+
+const HostArray& CaseContext::Input(const std::string& input) const {
+  const auto it = data_.inputs.find(input);
+  CHECK(it != data_.inputs.end()) << data_.op << " " << data_.name << ": no input " << input;
+  return it->second;
+}
+
+Var CaseContext::In(const std::string& input) {
+  const auto it = vars_.find(input);
+  if (it != vars_.end()) return it->second;
+  return vars_[input] = tape_.Input(Make(Input(input)), /*needs_grad=*/true);
+}
+
+Tensor CaseContext::Value(const std::string& input) { return Make(Input(input)); }
+
+Param& CaseContext::Weight(const std::string& input) {
+  std::unique_ptr<Param>& param = weights_[input];
+  if (!param) {
+    const HostArray& array = Input(input);
+    param = std::make_unique<Param>(ParamSpec{.name = input, .shape = array.shape}, dtype_,
+                                    tape_.device());
+    param->value = Make(array);
+    param->BindGradient(Tensor::Zeros(array.shape, dtype_, tape_.device()));
+    param->ExpectUses(uses_);
+  }
+  return *param;
+}
+
+Tensor CaseContext::Ints(const std::string& input) {
+  const HostArray& array = Input(input);
+  if (tape_.device().backend == Backend::kMeta) {
+    return Tensor::Empty(array.shape, DType::kI32, tape_.device());
+  }
+  const std::vector<int32_t> values(array.values.begin(), array.values.end());
+  return Tensor::FromHost(values, array.shape, tape_.device());
+}
+
+double CaseContext::Number(const std::string& attribute) const {
+  const auto it = data_.attributes.find(attribute);
+  CHECK(it != data_.attributes.end() && std::holds_alternative<double>(it->second))
+      << data_.op << " " << data_.name << ": no number " << attribute;
+  return std::get<double>(it->second);
+}
+
+double CaseContext::Number(const std::string& attribute, double fallback) const {
+  return data_.attributes.count(attribute) > 0 ? Number(attribute) : fallback;
+}
+
+std::string CaseContext::Text(const std::string& attribute) const {
+  const auto it = data_.attributes.find(attribute);
+  CHECK(it != data_.attributes.end() && std::holds_alternative<std::string>(it->second))
+      << data_.op << " " << data_.name << ": no text " << attribute;
+  return std::get<std::string>(it->second);
+}
+
+Var CaseContext::FlatIn(const std::string& input) {
+  Var var = In(input);
+  const Shape& shape = var.shape();
+  CHECK_GE(shape.rank(), 2);
+  Shape flat{shape[0] * shape[1]};
+  for (int i = 2; i < shape.rank(); ++i) flat.push_back(shape[i]);
+  return {.value = var.value.Reshape(flat), .id = var.id};
+}
+
+const Documents& CaseContext::documents(const std::string& sequence) {
+  if (documents_) return *documents_;
+  std::vector<int32_t> cu;
+  if (Has("cu_seqlens")) {
+    const std::vector<double>& values = Input("cu_seqlens").values;
+    cu.assign(values.begin(), values.end());
+  } else {
+    const Shape& shape = Input(sequence).shape;
+    for (int64_t row = 0; row <= shape[0]; ++row)
+      cu.push_back(static_cast<int32_t>(row * shape[1]));
+  }
+  documents_ = std::make_unique<Documents>(Documents::Of(cu, tape_.device()));
+  return *documents_;
+}
+
+CaseResult RunCase(const OpCase& op_case, const CaseData& data, Stream& stream, DType dtype,
+                   const RunOptions& options) {
+  Tape tape(stream);
+  CaseContext context(data, tape, dtype);
+  context.set_uses(options.uses);
+  if (options.warm_up) {
+    tape.set_recording(false);
+    op_case.run(context);
+    tape.set_recording(true);
+  }
+  CaseResult result;
+  std::vector<Tape::Seed> seeds;
+  for (int use = 0; use < options.uses; ++use) {
+    const auto start = std::chrono::steady_clock::now();
+    const std::map<std::string, Var> outputs = op_case.run(context);
+    result.forward_seconds += SecondsSince(start);
+    for (const auto& [name, var] : outputs) {
+      result.outputs[name] = ToHost(var.value, var.shape(), data.outputs, name);
+      if (!var.needs_grad()) continue;
+      const auto given = data.cotangents.find(name);
+      const HostArray cotangent =
+          given != data.cotangents.end()
+              ? given->second
+              : RandomNormal(0, absl::StrCat(data.op, "/", data.name, "/", name), var.shape());
+      seeds.push_back({var, ToDevice(cotangent, var.shape(), var.value.dtype(), stream.device)});
+    }
+  }
+  if (seeds.empty()) return result;
+
+  std::vector<Var> wrt;
+  for (const auto& [name, var] : context.vars()) wrt.push_back(var);
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<Tensor> grads = tape.Backward(std::move(seeds), wrt);
+  result.backward_seconds = SecondsSince(start);
+
+  size_t i = 0;
+  for (const auto& [name, var] : context.vars()) {
+    Tensor grad = grads[i++];
+    if (!grad.defined()) grad = Tensor::Zeros(var.shape(), var.value.dtype(), stream.device);
+    result.grads[name] = ToHost(grad, data.inputs.at(name).shape, data.grads, name);
+  }
+  for (const auto& [name, param] : context.weights()) {
+    CHECK_EQ(param->outstanding(), 0) << data.op << ": uses of " << name << " are missing";
+    result.grads[name] = ToHost(param->main_grad, param->spec.shape, data.grads, name);
+  }
+  return result;
+}
+
+double RelativeError(const HostArray& a, const HostArray& b) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (!(a.shape == b.shape) || a.values.size() != b.values.size()) return kInfinity;
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < a.values.size(); ++i) {
+    const double d = a.values[i] - b.values[i];
+    difference += d * d;
+    norm += b.values[i] * b.values[i];
+  }
+  if (!std::isfinite(difference) || !std::isfinite(norm)) return kInfinity;
+  difference = std::sqrt(difference), norm = std::sqrt(norm);
+  return norm < 1e-6 ? difference : difference / norm;
+}
+
+HostArray RandomNormal(uint64_t seed, const std::string& name, const Shape& shape, double scale) {
+  const uint64_t key = KeyOf(seed, name);
+  HostArray array{.shape = shape};
+  for (int64_t i = 0; i < shape.size(); ++i) {
+    const Philox4 words = Philox(key, i);
+    const double radius = std::sqrt(-2 * std::log(OpenUniform(words[0])));
+    const double normal = radius * std::cos(2 * std::numbers::pi * OpenUniform(words[1]));
+    array.values.push_back(static_cast<float>(scale * normal));
+  }
+  return array;
+}
+
+HostArray RandomUniform(uint64_t seed, const std::string& name, const Shape& shape, double low,
+                        double high) {
+  const uint64_t key = KeyOf(seed, name);
+  HostArray array{.shape = shape};
+  for (int64_t i = 0; i < shape.size(); ++i) {
+    const double u = OpenUniform(Philox(key, i)[0]);
+    array.values.push_back(static_cast<float>(low + (high - low) * u));
+  }
+  return array;
+}
+
+HostArray RandomInts(uint64_t seed, const std::string& name, const Shape& shape, int64_t low,
+                     int64_t high) {
+  CHECK_LT(low, high);
+  const uint64_t key = KeyOf(seed, name);
+  HostArray array{.shape = shape, .integer = true};
+  for (int64_t i = 0; i < shape.size(); ++i) {
+    const double u = OpenUniform(Philox(key, i)[0]);
+    array.values.push_back(static_cast<double>(low + static_cast<int64_t>(u * (high - low))));
+  }
+  return array;
+}
+
+HostArray IntArray(const std::vector<int64_t>& values) {
+  return {.shape = {static_cast<int64_t>(values.size())},
+          .values = {values.begin(), values.end()},
+          .integer = true};
+}
+
+}  // namespace lt2

@@ -1,0 +1,33 @@
+#include "kernels/rms_norm.h"
+
+#include "absl/strings/str_cat.h"
+#include "kernels/case.h"
+
+namespace lt2 {
+namespace {
+
+CaseData Instance(uint64_t seed, int64_t rows, int64_t width, double scale, double eps) {
+  return {.op = "rms_norm",
+          .name = absl::StrCat(rows, "x", width, " scale ", scale, " eps ", eps),
+          .attributes = {{"eps", eps}},
+          .inputs = {{"x", RandomNormal(seed, "x", {rows, width}, scale)},
+                     {"w", RandomNormal(seed, "w", {width})}}};
+}
+
+}  // namespace
+
+OpCase RmsNormCase() {
+  return {.op = "rms_norm",
+          .run = [](CaseContext& c) -> std::map<std::string, Var> {
+            return {{"y", RmsNorm(c.tape(), c.In("x"), c.Weight("w"), c.Number("eps"))}};
+          },
+          .instances =
+              [](uint64_t seed) {
+                return std::vector<CaseData>{
+                    Instance(seed, 1, 1, 1e-3, 1e-6), Instance(seed, 5, 40, 1e-4, 1e-6),
+                    Instance(seed, 300, 131, 1, 1e-5), Instance(seed, 70, 512, 1e3, 1e-6)};
+              },
+          .bench = [] { return Instance(0, 2048, 256, 1, 1e-6); }};
+}
+
+}  // namespace lt2

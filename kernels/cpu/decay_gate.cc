@@ -1,0 +1,85 @@
+#include "kernels/decay_gate.h"
+
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/simd.h"
+
+namespace lt2::cpu {
+namespace {
+
+// Heads are few, too few for a vector loop: rates and biases are repeated over the rows of a tile,
+// so that a tile of tokens is one long loop.
+template <class T>
+struct Tile {
+  Tile(const Tensor& A_log, const Tensor& dt_bias)
+      : heads(A_log.size()), rows((256 + heads - 1) / heads), rate(rows * heads), bias(rate) {
+    for (int64_t i = 0; i < rows * heads; ++i) {
+      rate[i] = -std::exp(A_log.data<T>()[i % heads]);
+      bias[i] = dt_bias.data<T>()[i % heads];
+    }
+  }
+  int64_t heads, rows;
+  std::vector<T> rate, bias;
+};
+
+template <class T>
+void Forward(const DecayGateForwardArgs& args) {
+  const Tile<T> tile(args.A_log, args.dt_bias);
+  const int64_t size = args.a.size();
+  const T* a = args.a.data<T>();
+  T* g = args.g.data<T>();
+  const T *rate = tile.rate.data(), *bias = tile.bias.data();
+  ForEachBlock(size, tile.rows * tile.heads, size, [=](int64_t, int64_t begin, int64_t end) {
+#pragma omp simd
+    for (int64_t i = 0; i < end - begin; ++i) {
+      g[begin + i] = rate[i] * SoftPlus(a[begin + i] + bias[i]);
+    }
+  });
+}
+
+template <class T>
+void Backward(const DecayGateBackwardArgs& args) {
+  const Tile<T> tile(args.A_log, args.dt_bias);
+  const int64_t heads = tile.heads, size = args.a.size(), tokens = size / heads;
+  const T *dg = args.dg.data<T>(), *a = args.a.data<T>(), *g = args.g.data<T>();
+  const T *rate = tile.rate.data(), *bias = tile.bias.data();
+  T* da = DataOrNull<T>(args.da);
+  const bool accumulate = args.accumulate_da;
+  const RowSums<T> sums(tokens, 2 * heads);  // of da, then of dg g
+  ForEachBlock(tokens, sums.Block(tokens), size,
+               [=, &tile](int64_t block, int64_t begin, int64_t end) {
+                 thread_local std::vector<T> scratch;
+                 if (scratch.size() < 2 * tile.rate.size()) scratch.resize(2 * tile.rate.size());
+                 T *slope = scratch.data(), *product = slope + tile.rate.size();
+                 T *sum_da = sums.Line(block), *sum_dgg = sum_da + heads;
+                 for (int64_t first = begin; first < end; first += tile.rows) {
+                   const int64_t rows = std::min(tile.rows, end - first), at = first * heads;
+#pragma omp simd
+                   for (int64_t i = 0; i < rows * heads; ++i) {
+                     const T z = a[at + i] + bias[i], s = Sigmoid(z);
+                     slope[i] = dg[at + i] * rate[i] * (z > T(20) ? T(1) : s);
+                     product[i] = dg[at + i] * g[at + i];
+                   }
+                   Store(da == nullptr ? da : da + at, slope, rows * heads, accumulate);
+                   for (int64_t n = 0; n < rows; ++n) {
+                     for (int64_t h = 0; h < heads; ++h) {
+                       sum_da[h] += slope[n * heads + h];
+                       sum_dgg[h] += product[n * heads + h];
+                     }
+                   }
+                 }
+               });
+  sums.AddTo(args.ddt_bias.data<T>(), 0, heads);
+  sums.AddTo(args.dA_log.data<T>(), heads, heads);
+}
+
+}  // namespace
+
+void DecayGateForward(Stream&, const DecayGateForwardArgs& args) {
+  DispatchFloat(args.a.dtype(), [&]<class T>() { Forward<T>(args); });
+}
+
+void DecayGateBackward(Stream&, const DecayGateBackwardArgs& args) {
+  DispatchFloat(args.a.dtype(), [&]<class T>() { Backward<T>(args); });
+}
+
+}  // namespace lt2::cpu

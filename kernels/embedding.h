@@ -1,0 +1,23 @@
+// Rows of a table by token: y_n = w[ids_n].
+#pragma once
+
+#include "core/tape.h"
+#include "kernels/kernel.h"
+
+namespace lt2 {
+
+struct EmbeddingForwardArgs {
+  Tensor ids, w, y;  // I32 [N], [V, D], [N, D]
+};
+// dw[ids_n] += dy_n, in order of n: the same bits on every run.
+struct EmbeddingBackwardArgs {
+  Tensor dy, ids, dw;
+};
+LT2_KERNEL(EmbeddingForward, EmbeddingForwardArgs)
+LT2_KERNEL(EmbeddingBackward, EmbeddingBackwardArgs)
+
+// ids I32 [N] (or any shape, which y extends by D), w [V, D] -> y [N, D]. An id outside [0, V) is a
+// programmer's error: data is checked where it is read.
+Var Embedding(Tape& tape, const Tensor& ids, Param& w);
+
+}  // namespace lt2

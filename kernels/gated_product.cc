@@ -1,0 +1,51 @@
+#include "kernels/gated_product.h"
+
+namespace lt2 {
+
+Cost CostOf(const GatedProductForwardArgs& args) {
+  return {.flops = 5.0 * args.x.size(), .bytes = 3.0 * args.x.bytes()};
+}
+
+Cost CostOf(const GatedProductBackwardArgs& args) {
+  const double others = (args.accumulate_dx ? 1 : 0) + (args.accumulate_dgate ? 1 : 0);
+  return {.flops = 10.0 * args.x.size(), .bytes = (5.0 + others) * args.x.bytes()};
+}
+
+namespace {
+
+Var GatedProduct(Tape& tape, const char* name, Var x, Var gate, GateKind kind) {
+  CHECK_EQ(x.shape().size(), gate.shape().size()) << x.shape() << " and " << gate.shape();
+  Stream& stream = tape.stream();
+  Tensor y = Tensor::Empty(x.shape(), x.value.dtype(), tape.device());
+  GatedProductForward(stream, {.x = x.value, .gate = gate.value, .y = y, .kind = kind});
+  return tape.Record({x, gate}, y,
+                     {.name = name,
+                      .input_grad = [&stream, x = x.value, gate = gate.value, kind](
+                                        std::span<const Tensor> dy, std::span<GradSlot> dx) {
+                        // In this order: x and gate may be one value, and the second slot then
+                        // adds.
+                        const bool accumulate_dx = dx[0].accumulate();
+                        const Tensor to_dx = dx[0].to();
+                        const bool accumulate_dgate = dx[1].accumulate();
+                        GatedProductBackward(stream, {.dy = dy[0],
+                                                      .x = x,
+                                                      .gate = gate,
+                                                      .dx = to_dx,
+                                                      .dgate = dx[1].to(),
+                                                      .kind = kind,
+                                                      .accumulate_dx = accumulate_dx,
+                                                      .accumulate_dgate = accumulate_dgate});
+                      }});
+}
+
+}  // namespace
+
+Var SwiGlu(Tape& tape, Var gate, Var up) {
+  return GatedProduct(tape, "swiglu", up, gate, GateKind::kSwish);
+}
+
+Var SigmoidGate(Tape& tape, Var x, Var gate) {
+  return GatedProduct(tape, "sigmoid_gate", x, gate, GateKind::kSigmoid);
+}
+
+}  // namespace lt2

@@ -1,0 +1,50 @@
+#include "kernels/gated_rms_norm.h"
+
+namespace lt2 {
+
+Cost CostOf(const GatedRmsNormForwardArgs& args) {
+  return {.flops = 9.0 * args.x.size(), .bytes = 3.0 * args.x.bytes()};
+}
+
+Cost CostOf(const GatedRmsNormBackwardArgs& args) {
+  const double others = (args.accumulate_dx ? 1 : 0) + (args.accumulate_dgate ? 1 : 0);
+  return {.flops = 20.0 * args.x.size(), .bytes = (5.0 + others) * args.x.bytes()};
+}
+
+Var GatedRmsNorm(Tape& tape, Var x, Var gate, Param& w, double eps, GateKind kind) {
+  CHECK_EQ(x.shape().size(), gate.shape().size()) << x.shape() << " and " << gate.shape();
+  CHECK_EQ(x.shape().back() % w.value.size(), 0) << w.spec.name << " and " << x.shape();
+  Stream& stream = tape.stream();
+  const DType dtype = x.value.dtype();
+  Tensor y = Tensor::Empty(x.shape(), dtype, tape.device());
+  Tensor rstd = Tensor::Empty({x.shape().size() / w.value.size()}, dtype, tape.device());
+  GatedRmsNormForward(stream, {.x = x.value,
+                               .gate = gate.value,
+                               .w = w.value,
+                               .y = y,
+                               .rstd = rstd,
+                               .eps = eps,
+                               .kind = kind});
+  return tape.Record({x, gate}, y,
+                     {.name = "gated_rms_norm",
+                      .params = {&w},
+                      .input_grad = [&stream, &w, x = x.value, gate = gate.value, rstd, kind](
+                                        std::span<const Tensor> dy, std::span<GradSlot> dx) {
+                        const bool accumulate_dx = dx[0].accumulate();
+                        const Tensor to_dx = dx[0].to();
+                        const bool accumulate_dgate = dx[1].accumulate();
+                        GatedRmsNormBackward(stream, {.dy = dy[0],
+                                                      .x = x,
+                                                      .gate = gate,
+                                                      .w = w.value,
+                                                      .rstd = rstd,
+                                                      .dx = to_dx,
+                                                      .dgate = dx[1].to(),
+                                                      .dw = w.main_grad,
+                                                      .kind = kind,
+                                                      .accumulate_dx = accumulate_dx,
+                                                      .accumulate_dgate = accumulate_dgate});
+                      }});
+}
+
+}  // namespace lt2

@@ -1,0 +1,22 @@
+#include "kernels/gemm.h"
+
+namespace lt2 {
+
+GemmSizes SizesOf(const GemmArgs& args) {
+  const Shape &a = args.a.shape(), &b = args.b.shape(), &c = args.c.shape();
+  const int64_t m = args.transpose_a ? a.back() : a.rows();
+  const int64_t k = args.transpose_a ? a.rows() : a.back();
+  const int64_t n = args.transpose_b ? b.rows() : b.back();
+  CHECK_EQ(k, (args.transpose_b ? b.back() : b.rows())) << a << " times " << b;
+  CHECK(c.rows() == m && c.back() == n) << a << " times " << b << " into " << c;
+  CHECK(args.a.dtype() == args.c.dtype() && args.b.dtype() == args.c.dtype());
+  return {m, n, k};
+}
+
+Cost CostOf(const GemmArgs& args) {
+  const auto [m, n, k] = SizesOf(args);
+  const double moved = args.a.bytes() + args.b.bytes() + args.c.bytes() * (args.accumulate ? 2 : 1);
+  return {.flops = 2.0 * m * n * k, .bytes = moved};
+}
+
+}  // namespace lt2

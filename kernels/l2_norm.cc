@@ -1,0 +1,31 @@
+#include "kernels/l2_norm.h"
+
+namespace lt2 {
+
+Cost CostOf(const L2NormForwardArgs& args) {
+  return {.flops = 3.0 * args.x.size(), .bytes = 2.0 * args.x.bytes()};
+}
+
+Cost CostOf(const L2NormBackwardArgs& args) {
+  return {.flops = 5.0 * args.y.size(), .bytes = (args.accumulate_dx ? 4.0 : 3.0) * args.y.bytes()};
+}
+
+Var L2Norm(Tape& tape, Var x, int64_t head_dim, double eps) {
+  CHECK_EQ(x.shape().back() % head_dim, 0) << x.shape();
+  Stream& stream = tape.stream();
+  const DType dtype = x.value.dtype();
+  Tensor y = Tensor::Empty(x.shape(), dtype, tape.device());
+  Tensor rho = Tensor::Empty({x.shape().size() / head_dim}, dtype, tape.device());
+  L2NormForward(stream, {.x = x.value, .y = y, .rho = rho, .eps = eps});
+  return tape.Record(
+      {x}, y,
+      {.name = "l2_norm",
+       .input_grad = [&stream, y, rho](std::span<const Tensor> dy, std::span<GradSlot> dx) {
+         const bool accumulate = dx[0].accumulate();
+         L2NormBackward(
+             stream,
+             {.dy = dy[0], .y = y, .rho = rho, .dx = dx[0].to(), .accumulate_dx = accumulate});
+       }});
+}
+
+}  // namespace lt2

@@ -1,0 +1,22 @@
+// The activations of gates and their slopes, from the definition.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/gated_product.h"
+
+namespace lt2::reference {
+
+inline double Sigmoid(double z) { return 1 / (1 + std::exp(-z)); }
+
+inline double Gate(GateKind kind, double z) {
+  return kind == GateKind::kSwish ? z * Sigmoid(z) : Sigmoid(z);
+}
+
+// σ' = σ (1 - σ); (z σ)' = σ + z σ'.
+inline double GateSlope(GateKind kind, double z) {
+  const double slope = Sigmoid(z) * (1 - Sigmoid(z));
+  return kind == GateKind::kSwish ? Sigmoid(z) + z * slope : slope;
+}
+
+}  // namespace lt2::reference

@@ -1,0 +1,36 @@
+#include "kernels/rms_norm.h"
+
+namespace lt2 {
+
+Cost CostOf(const RmsNormForwardArgs& args) {
+  return {.flops = 4.0 * args.x.size(), .bytes = 2.0 * args.x.bytes()};
+}
+
+Cost CostOf(const RmsNormBackwardArgs& args) {
+  const double others = (args.through.defined() ? 1 : 0) + (args.accumulate_dx ? 1 : 0);
+  return {.flops = 9.0 * args.x.size(), .bytes = (3.0 + others) * args.x.bytes()};
+}
+
+Var RmsNorm(Tape& tape, Var x, Param& w, double eps) {
+  CHECK_EQ(x.shape().back(), w.value.size()) << w.spec.name;
+  Stream& stream = tape.stream();
+  Tensor y = Tensor::Empty(x.shape(), x.value.dtype(), tape.device());
+  Tensor rstd = Tensor::Empty({x.shape().rows()}, x.value.dtype(), tape.device());
+  RmsNormForward(stream, {.x = x.value, .w = w.value, .y = y, .rstd = rstd, .eps = eps});
+  return tape.Record({x}, y,
+                     {.name = "rms_norm",
+                      .params = {&w},
+                      .input_grad = [&stream, &w, x = x.value, rstd](std::span<const Tensor> dy,
+                                                                     std::span<GradSlot> dx) {
+                        const bool accumulate = dx[0].accumulate();
+                        RmsNormBackward(stream, {.dy = dy[0],
+                                                 .x = x,
+                                                 .w = w.value,
+                                                 .rstd = rstd,
+                                                 .dx = dx[0].to(),
+                                                 .dw = w.main_grad,
+                                                 .accumulate_dx = accumulate});
+                      }});
+}
+
+}  // namespace lt2
