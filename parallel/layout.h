@@ -1,0 +1,63 @@
+// Who holds, reduces, updates and saves which part of which parameter: one pure function, and the
+// only place that cuts parameters. Everything else iterates over its result.
+//
+// Parameters are laid out in buckets, in reverse order of first use (the order in which their
+// gradients are complete). A bucket is one flat buffer; the data-parallel ranks' shards are
+// contiguous ranges of it that fill it, cut between rows of parameters: so a reduce-scatter needs
+// no packing, and every part of a shard is a box of a logical tensor.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/box.h"
+#include "core/param.h"
+#include "parallel/mesh.h"
+
+namespace lt2 {
+
+struct LayoutOptions {
+  // A bucket is closed when it holds this many elements; 0: an eighth of all, at least 65,536 and
+  // at most 4,194,304, so that reductions overlap with the backward of models of any size.
+  int64_t bucket_elements = 0;
+  // Cut between parameters only, for update rules that need whole matrices.
+  bool whole_parameters = false;
+};
+
+// Rows of one parameter that one rank owns: it updates (ZeRO >= 1), counts in norms and saves them.
+struct OwnedPiece {
+  int rank = 0;        // along dp
+  Box box;             // never empty
+  int64_t offset = 0;  // in the parameter, in elements
+};
+
+struct LayoutEntry {
+  int param = 0;  // index into the specs
+  int bucket = 0;
+  int64_t offset = 0;              // in the bucket's buffer, in elements
+  Box held;                        // what every rank of the dp group keeps of the value
+  std::vector<OwnedPiece> owners;  // by rank; they tile `held`
+};
+
+struct Bucket {
+  std::vector<int> params;            // in order of offset
+  int64_t elements = 0;               // with padding
+  std::vector<int64_t> shard_counts;  // elements each dp rank owns; they add up to `elements`
+};
+
+struct LayoutTable {
+  int dp = 1;
+  int zero = 0;
+  std::vector<LayoutEntry> entries;  // by parameter
+  std::vector<Bucket> buckets;       // in the order in which their gradients are complete
+};
+
+// specs: in order of first use. Offsets are multiples of 16 elements (a cache line), so that
+// padding between parameters belongs to the buffer too; nobody reads it.
+LayoutTable Layout(std::span<const ParamSpec> specs, const Mesh& mesh, int zero,
+                   const LayoutOptions& options = {});
+
+// The specs of parameters, in their order.
+std::vector<ParamSpec> SpecsOf(std::span<Param* const> params);
+
+}  // namespace lt2

@@ -1,0 +1,39 @@
+// How ranks are arranged: pipeline, data, context and tensor parallel, pp slowest and tp fastest.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "parallel/communicator.h"
+
+namespace lt2 {
+
+enum class Axis : uint8_t { kPp, kDp, kCp, kTp };  // slowest first
+const char* Name(Axis axis);
+
+struct Mesh {
+  int pp = 1, dp = 1, cp = 1, tp = 1;
+
+  // "dp=2,cp=2": axes not named are 1. InvalidArgument for an unknown axis or a size below 1.
+  static absl::StatusOr<Mesh> Parse(std::string_view text);
+  std::string ToString() const;  // all four, parses back equal
+
+  int size() const { return pp * dp * cp * tp; }
+  int Extent(Axis axis) const;
+  // A rank's coordinate along an axis, and the rank with these coordinates.
+  int Coordinate(int rank, Axis axis) const;
+  int RankOf(int at_pp, int at_dp, int at_cp, int at_tp) const;
+  bool operator==(const Mesh&) const = default;
+
+  // InvalidArgument, naming the key to change, for axes this version cannot split.
+  absl::Status CheckSupported() const;
+};
+
+// The ranks that differ from this one along `axis` only, in order of their coordinate. Every rank
+// of `world` (mesh.size() ranks) calls it.
+std::unique_ptr<Communicator> AxisGroup(Communicator& world, const Mesh& mesh, Axis axis);
+
+}  // namespace lt2

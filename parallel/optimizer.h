@@ -1,0 +1,110 @@
+// One optimizer step over boxes: the global norm, clipping, skipping, the rule's update of what
+// this rank owns (ZeRO 1) or of everything (ZeRO 0), and the gathering of new values.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "parallel/layout.h"
+#include "parallel/optimizer_config.h"
+#include "parallel/update_rule.h"
+
+namespace lt2 {
+
+// What a step needs and what may ride along in its one exchange.
+struct StepInput {
+  int64_t step = 0;                 // of the run, the first is 1
+  double lr = 0;                    // from the schedule
+  double counted_tokens = 0;        // of this rank: those whose losses the gradients are sums over
+  double bad_losses = 0;            // of this rank: losses that are not finite
+  std::vector<double> sums, maxes;  // of this rank: to be summed, or maximised, over ranks
+};
+
+struct StepReport {
+  double grad_norm = 0;  // of the mean gradient over counted tokens, before clipping
+  double clip_factor = 1;
+  double counted_tokens = 0;  // over ranks
+  double nonfinite = 0;       // pieces of parameters with a bad gradient, and losses, over ranks
+  const char* skipped = "";  // why nothing was updated: "", "non-finite gradient", "norm spike", …
+  std::vector<double> sums, maxes;
+};
+
+// What decides about skips besides the step itself: saved with a checkpoint, restored on resume.
+struct OptimizerCounters {
+  int64_t skipped = 0;                      // in all
+  int64_t skipped_in_row = 0;               // up to now
+  int64_t norms = 0;                        // steps behind norm_mean and norm_variance
+  double norm_mean = 0, norm_variance = 0;  // of grad_norm, exponential with a memory of 50 steps
+};
+
+// A part of the state as a checkpoint sees it: `data` is `box` of the logical tensor `name` in
+// `group`, "param" or one of the rule's state names.
+struct StatePiece {
+  std::string group, name;
+  Box box;
+  Tensor data;
+};
+
+class Optimizer {
+ public:
+  // Moves the parameters' values into flat buffers, one a bucket. params: in the layout's order.
+  // The references must outlive the optimizer.
+  Optimizer(std::span<Param* const> params, const LayoutTable& layout, Communicator& dp,
+            std::unique_ptr<UpdateRule> rule, const OptimizerConfig& config);
+  ~Optimizer();
+  Optimizer(const Optimizer&) = delete;
+
+  // After the reducer's Finish. Reads main_grad; starts the gathering of values but does not wait.
+  StepReport Step(Stream& stream, const StepInput& input);
+  // Before values are read: the next forward, a checkpoint, the end.
+  void WaitForValues();
+
+  // Pieces that, over all ranks, tile every logical tensor exactly once: what this rank saves.
+  std::vector<StatePiece> Owned() const;
+  // Everything this rank needs: what it loads.
+  std::vector<StatePiece> Held() const;
+
+  const OptimizerCounters& counters() const { return counters_; }
+  void set_counters(const OptimizerCounters& counters) { counters_ = counters; }
+  // True once skip_limit updates in a row were skipped: the run should stop.
+  bool TooManySkips() const {
+    return config_.skip_limit > 0 && counters_.skipped_in_row >= config_.skip_limit;
+  }
+  const UpdateRule& rule() const { return *rule_; }
+
+ private:
+  // What this rank updates of one parameter.
+  struct Piece {
+    int param = 0;
+    Box box;
+    Tensor value, gradient;
+    std::vector<Tensor> states;
+  };
+
+  Piece MakePiece(int param, const Box& box, int64_t offset) const;
+  std::vector<StatePiece> List(bool owned) const;
+  // {sum of squares, pieces that are not finite} of this rank's unique gradients.
+  std::pair<double, double> SumSquares() const;
+  const char* ReasonToSkip(const StepReport& report) const;
+  void Count(const StepReport& report);
+  void UpdateBucket(Stream& stream, int bucket);
+
+  const std::vector<Param*> params_;
+  const LayoutTable& layout_;
+  Communicator& dp_;
+  const std::unique_ptr<UpdateRule> rule_;
+  const OptimizerConfig config_;
+  OptimizerCounters counters_;
+
+  std::vector<Tensor> values_;              // by bucket
+  std::vector<std::vector<Piece>> pieces_;  // by bucket
+  std::vector<Tensor> unique_gradients_;    // this rank's part of the global norm
+  std::vector<int> unique_params_;          // whose they are
+  Tensor squares_;                          // F64, one for each
+  std::vector<Pending> gathers_;            // by bucket
+  Tensor hyper_;
+};
+
+}  // namespace lt2

@@ -1,0 +1,97 @@
+#include "parallel/parallel_config.h"
+
+#include "absl/strings/numbers.h"
+#include "core/status_macros.h"
+#include "core/strings.h"
+
+namespace lt2 {
+namespace {
+
+const std::vector<std::string> kPrecisions = {"fp32", "bf16", "fp64"};
+const std::vector<std::string> kPolicies = {"none", "mixer", "block", "loop", "auto"};
+const std::vector<std::string> kPipelines = {"ring", "ring-zb"};
+
+void ReadDp(const ConfigTable& table, int64_t* dp) {
+  std::string text;
+  if (!table.ReadScalar("dp", &text) || text == "auto") return;
+  if (!absl::SimpleAtoi(text, dp) || *dp < 1) {
+    table.AddError("dp", StrCat("wants \"auto\" or a whole number of at least 1, got ", text));
+    *dp = 0;
+  }
+}
+
+// An axis that this version cannot split.
+void ReadAxis(const ConfigTable& table, const char* key, int64_t* extent) {
+  table.Read(key, extent);
+  if (*extent == 1) return;
+  table.AddError(key, StrCat(key, " = ", *extent,
+                             " is not supported by this version; set parallel.", key, " = 1"));
+  *extent = 1;
+}
+
+}  // namespace
+
+const char* Name(Precision precision) { return kPrecisions[static_cast<int>(precision)].c_str(); }
+const char* Name(RecomputeChoice policy) { return kPolicies[static_cast<int>(policy)].c_str(); }
+
+ParallelConfig ParallelConfig::Read(const ConfigTable& table) {
+  ParallelConfig config;
+  ReadDp(table, &config.dp);
+  ReadAxis(table, "tp", &config.tp);
+  ReadAxis(table, "cp", &config.cp);
+  ReadAxis(table, "pp", &config.pp);
+  table.Read("zero", &config.zero);
+  if (config.zero != 0 && config.zero != 1) {
+    table.AddError("zero",
+                   StrCat("zero = ", config.zero,
+                          " is not supported by this version; set parallel.zero to 0 or 1"));
+    config.zero = 1;
+  }
+  table.Read("sequence_parallel", &config.sequence_parallel);
+  if (config.sequence_parallel) {
+    table.AddError("sequence_parallel",
+                   "needs tensor parallelism, which this version does not support; set false");
+  }
+  config.pipeline = kPipelines[table.ReadChoice("pipeline", kPipelines, 0)];
+  config.recompute = static_cast<RecomputeChoice>(
+      table.ReadChoice("recompute", kPolicies, static_cast<int>(config.recompute)));
+  config.precision = static_cast<Precision>(
+      table.ReadChoice("precision", kPrecisions, static_cast<int>(config.precision)));
+  return config;
+}
+
+void ParallelConfig::Write(ConfigTable* table) const {
+  if (dp == 0) {
+    table->Set("dp", std::string_view("auto"));
+  } else {
+    table->Set("dp", dp);
+  }
+  table->Set("tp", tp);
+  table->Set("cp", cp);
+  table->Set("pp", pp);
+  table->Set("zero", zero);
+  table->Set("sequence_parallel", sequence_parallel);
+  table->Set("pipeline", std::string_view(pipeline));
+  table->Set("recompute", std::string_view(Name(recompute)));
+  table->Set("precision", std::string_view(Name(precision)));
+}
+
+absl::StatusOr<Mesh> ParallelConfig::MeshFor(int processes) const {
+  const int64_t others = pp * cp * tp;
+  const int64_t data = dp > 0 ? dp : processes / others;
+  if (data * others != processes) {
+    return absl::InvalidArgumentError(StrCat(
+        "parallel: dp × cp × tp × pp = ", dp > 0 ? StrCat(data) : "auto", " × ", cp, " × ", tp,
+        " × ", pp, " does not fit ", processes, processes == 1 ? " process" : " processes",
+        "; start ", data > 0 ? data * others : others,
+        " (mpirun -n, srun -n), or set parallel.dp = \"auto\""));
+  }
+  Mesh mesh{.pp = static_cast<int>(pp),
+            .dp = static_cast<int>(data),
+            .cp = static_cast<int>(cp),
+            .tp = static_cast<int>(tp)};
+  RETURN_IF_ERROR(mesh.CheckSupported());
+  return mesh;
+}
+
+}  // namespace lt2

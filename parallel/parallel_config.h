@@ -1,0 +1,38 @@
+// The [parallel] section of a run's configuration.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "core/config.h"
+#include "core/dtype.h"
+#include "parallel/mesh.h"
+
+namespace lt2 {
+
+enum class Precision : uint8_t { kFp32, kBf16, kFp64 };
+enum class RecomputeChoice : uint8_t { kNone, kMixer, kBlock, kLoop, kAuto };
+
+struct ParallelConfig {
+  int64_t dp = 0;  // 0: "auto", all the processes the other axes leave
+  int64_t tp = 1, cp = 1, pp = 1;
+  int64_t zero = 1;
+  bool sequence_parallel = false;
+  std::string pipeline = "ring";
+  RecomputeChoice recompute = RecomputeChoice::kNone;
+  Precision precision = Precision::kFp32;
+
+  // Reads the table; what is wrong, or not supported by this version, is noted in it.
+  static ParallelConfig Read(const ConfigTable& table);
+  // Every key, resolved.
+  void Write(ConfigTable* table) const;
+
+  // The mesh over `processes` ranks. InvalidArgument, with the sizes that fit, if they do not.
+  absl::StatusOr<Mesh> MeshFor(int processes) const;
+  DType value_dtype() const { return precision == Precision::kFp64 ? DType::kF64 : DType::kF32; }
+};
+
+const char* Name(Precision precision);
+const char* Name(RecomputeChoice policy);
+
+}  // namespace lt2

@@ -1,0 +1,54 @@
+#include "parallel/reduce_elements.h"
+
+#include <algorithm>
+
+namespace lt2 {
+namespace {
+
+constexpr int64_t kBlock = 1024;  // stays in the first-level cache
+
+template <class T, class Op>
+void Run(std::span<const void* const> in, void* out, int64_t elements, Op op) {
+  T sum[kBlock];
+  for (int64_t begin = 0; begin < elements; begin += kBlock) {
+    const int64_t n = std::min(kBlock, elements - begin);
+    std::copy_n(static_cast<const T*>(in[0]) + begin, n, sum);
+    for (size_t r = 1; r < in.size(); ++r) {
+      const T* other = static_cast<const T*>(in[r]) + begin;
+      for (int64_t i = 0; i < n; ++i) sum[i] = op(sum[i], other[i]);
+    }
+    std::copy_n(sum, n, static_cast<T*>(out) + begin);
+  }
+}
+
+template <class T>
+void RunOp(std::span<const void* const> in, void* out, int64_t elements, Reduction op) {
+  switch (op) {
+    case Reduction::kSum:
+      return Run<T>(in, out, elements, [](T a, T b) { return static_cast<T>(a + b); });
+    case Reduction::kMin:
+      return Run<T>(in, out, elements, [](T a, T b) { return b < a ? b : a; });
+    case Reduction::kMax:
+      return Run<T>(in, out, elements, [](T a, T b) { return a < b ? b : a; });
+  }
+}
+
+}  // namespace
+
+void ReduceInOrder(std::span<const void* const> in, void* out, int64_t elements, DType dtype,
+                   Reduction op) {
+  switch (dtype) {
+    case DType::kF32:
+      return RunOp<float>(in, out, elements, op);
+    case DType::kF64:
+      return RunOp<double>(in, out, elements, op);
+    case DType::kI32:
+      return RunOp<int32_t>(in, out, elements, op);
+    case DType::kU8:
+      return RunOp<uint8_t>(in, out, elements, op);
+    default:
+      CHECK(false) << "no reduction for dtype " << dtype;
+  }
+}
+
+}  // namespace lt2

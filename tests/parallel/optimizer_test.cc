@@ -1,0 +1,322 @@
+#include "parallel/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include "core/allocator.h"
+#include "parallel/adamw_rule.h"
+#include "parallel/grad_norm.h"
+#include "parallel/reducer.h"
+#include "parallel/thread_communicator.h"
+#include "tests/parallel/momentum_rule.h"
+#include "tests/parallel/toy.h"
+
+namespace lt2 {
+namespace {
+
+constexpr LayoutOptions kSmallBuckets{.bucket_elements = 200};
+using MakeRule = std::function<std::unique_ptr<UpdateRule>()>;
+
+std::unique_ptr<UpdateRule> Momentum() { return std::make_unique<MomentumRule>(); }
+std::unique_ptr<UpdateRule> Adam() { return std::make_unique<AdamWRule>(OptimizerConfig{}); }
+
+// One rank's run: parameters, and steps whose gradients are those of `global` samples shared out.
+struct ToyRun {
+  ToyRun(Communicator& world, int zero, DType dtype, const MakeRule& make,
+         OptimizerConfig config = {.clip = 0.05})
+      : world(world),
+        toy(ToySpecs(), dtype),
+        layout(Layout(ToySpecs(), {.dp = world.size()}, zero, kSmallBuckets)),
+        reducer(toy.params, layout, world),
+        optimizer(toy.params, layout, world, make(), config) {}
+
+  // `value(name, stream, i)` is the gradient of sample `stream`; a step has 12 samples.
+  template <class Value>
+  StepReport Step(int64_t step, Value value, std::vector<double> sums = {},
+                  std::vector<double> maxes = {}) {
+    constexpr int kSamples = 12;
+    const int mine = kSamples / world.size();
+    reducer.BeginStep(mine);
+    for (int i = 0; i < mine; ++i) toy.Backward(step * 100 + world.rank() * mine + i, value);
+    reducer.Finish();
+    return optimizer.Step(stream, {.step = step,
+                                   .lr = 1e-2,
+                                   .counted_tokens = 1.0 * mine,
+                                   .sums = std::move(sums),
+                                   .maxes = std::move(maxes)});
+  }
+
+  std::vector<double> Values() {
+    optimizer.WaitForValues();
+    std::vector<double> all;
+    for (Param* param : toy.params) {
+      for (double value : param->value.ToDoubles()) all.push_back(value);
+    }
+    return all;
+  }
+
+  Communicator& world;
+  Stream stream;
+  Toy toy;
+  LayoutTable layout;
+  Reducer reducer;
+  Optimizer optimizer;
+};
+
+struct Outcome {
+  std::vector<double> values, norms;
+};
+
+Outcome FiveSteps(int ranks, int zero, DType dtype, const MakeRule& make,
+                  double (*gradient)(const std::string&, uint64_t, uint64_t)) {
+  Outcome outcome;
+  std::vector<double> first_norms(ranks);
+  RunRanks(ranks, [&](Communicator& world) {
+    ToyRun run(world, zero, dtype, make);
+    std::vector<double> norms;
+    for (int64_t step = 1; step <= 5; ++step) norms.push_back(run.Step(step, gradient).grad_norm);
+    const std::vector<double> values = run.Values();
+    first_norms[world.rank()] = norms[0];
+    // Every rank ends with the same bits.
+    std::string bits(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
+    for (const std::string& other : world.GatherStrings(bits)) EXPECT_EQ(other, bits);
+    if (world.rank() == 0) outcome = {values, norms};
+  });
+  for (double norm : first_norms) EXPECT_EQ(norm, first_norms[0]);
+  return outcome;
+}
+
+void ExpectNear(const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], tolerance * (1 + std::abs(b[i])));
+}
+
+TEST(Optimizer, AnyNumberOfRanksIsOneRank) {
+  for (const MakeRule& rule : {MakeRule(Momentum), MakeRule(Adam)}) {
+    const Outcome one = FiveSteps(1, 0, DType::kF64, rule, Toy::Uniform);
+    for (int ranks = 1; ranks <= 4; ++ranks) {
+      const Outcome zero0 = FiveSteps(ranks, 0, DType::kF64, rule, Toy::Uniform);
+      const Outcome zero1 = FiveSteps(ranks, 1, DType::kF64, rule, Toy::Uniform);
+      EXPECT_EQ(zero0.values, zero1.values) << ranks;
+      EXPECT_EQ(zero0.norms, zero1.norms) << ranks;
+      ExpectNear(zero0.values, one.values, 1e-12);
+      ExpectNear(zero0.norms, one.norms, 1e-12);
+    }
+  }
+}
+
+TEST(Optimizer, ExactGradientsGiveTheSameBitsOnEveryMesh) {
+  // Without clipping nothing depends on the order of sums: integers add up exactly in float32.
+  for (const MakeRule& rule : {MakeRule(Momentum), MakeRule(Adam)}) {
+    std::vector<double> expected;
+    for (int ranks = 1; ranks <= 4; ++ranks) {
+      for (int zero : {0, 1}) {
+        RunRanks(ranks, [&](Communicator& world) {
+          ToyRun run(world, zero, DType::kF32, rule, {.clip = 0});
+          for (int64_t step = 1; step <= 5; ++step) run.Step(step, Toy::Integer);
+          const std::vector<double> values = run.Values();
+          if (world.rank() > 0) return;
+          if (expected.empty()) expected = values;
+          EXPECT_EQ(values, expected) << ranks << " ranks, zero " << zero;
+        });
+      }
+    }
+  }
+}
+
+TEST(Optimizer, TheNormIsThatOfTheMeanGradientAndClips) {
+  for (int ranks : {1, 3}) {
+    for (int zero : {0, 1}) {
+      RunRanks(ranks, [&](Communicator& world) {
+        ToyRun run(world, zero, DType::kF64, Momentum, {.clip = 0.25});
+        const StepReport report = run.Step(1, Toy::Integer);
+        double square = 0;
+        for (const Param* param : run.toy.params) {
+          for (int64_t i = 0; i < param->value.size(); ++i) {
+            double sum = 0;
+            for (int sample = 0; sample < 12; ++sample) {
+              sum += Toy::Integer(param->spec.name, 100 + sample, i);
+            }
+            square += sum * sum;
+          }
+        }
+        EXPECT_NEAR(report.grad_norm, std::sqrt(square) / 12, 1e-12 * report.grad_norm);
+        EXPECT_EQ(report.counted_tokens, 12);
+        EXPECT_DOUBLE_EQ(report.clip_factor, 0.25 / (report.grad_norm + 1e-6));
+      });
+    }
+  }
+}
+
+TEST(Optimizer, DecayFollowsTheSpecUnlessAllDecay) {
+  const auto none = [](const std::string&, uint64_t, uint64_t) { return 0.0; };
+  for (bool all : {false, true}) {
+    for (const MakeRule& rule : {MakeRule(Momentum), MakeRule(Adam)}) {
+      RunRanks(2, [&](Communicator& world) {
+        ToyRun run(world, 1, DType::kF64, rule, {.decay_all = all});
+        const std::vector<double> before = run.Values();
+        run.Step(1, none);
+        const std::vector<double> after = run.Values();
+        size_t at = 0;
+        for (const Param* param : run.toy.params) {
+          const double factor = param->spec.decay || all ? 1 - 1e-2 * 0.1 : 1;
+          for (int64_t i = 0; i < param->value.size(); ++i, ++at) {
+            ASSERT_NEAR(after[at], before[at] * factor, 1e-15) << param->spec.name;
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST(Optimizer, ABadGradientAnywhereSkipsTheStepEverywhere) {
+  const auto bad = [](const std::string& name, uint64_t stream, uint64_t i) {
+    const bool here = name == "conv.weight" && stream == 211 && i == 7;  // the last rank's last
+    return here ? std::numeric_limits<double>::quiet_NaN() : Toy::Uniform(name, stream, i);
+  };
+  for (int zero : {0, 1}) {
+    RunRanks(3, [&](Communicator& world) {
+      ToyRun run(world, zero, DType::kF64, Adam, {.skip_limit = 2});
+      run.Step(1, Toy::Uniform);
+      const std::vector<double> before = run.Values();
+      const std::vector<StatePiece> held = run.optimizer.Held();
+      std::vector<std::vector<double>> states;
+      for (const StatePiece& piece : held) states.push_back(piece.data.ToDoubles());
+      const StepReport report = run.Step(2, bad);
+      EXPECT_STREQ(report.skipped, "non-finite gradient");
+      EXPECT_EQ(report.nonfinite, 1);
+      EXPECT_TRUE(std::isfinite(report.grad_norm));
+      EXPECT_EQ(run.Values(), before);
+      for (size_t i = 0; i < held.size(); ++i) EXPECT_EQ(held[i].data.ToDoubles(), states[i]);
+      EXPECT_EQ(run.optimizer.counters().skipped_in_row, 1);
+      EXPECT_FALSE(run.optimizer.TooManySkips());
+      run.Step(2, bad);
+      EXPECT_TRUE(run.optimizer.TooManySkips());
+      EXPECT_STREQ(run.Step(3, Toy::Uniform).skipped, "");
+      EXPECT_EQ(run.optimizer.counters().skipped_in_row, 0);
+      EXPECT_EQ(run.optimizer.counters().skipped, 2);
+      EXPECT_NE(run.Values(), before);
+    });
+  }
+}
+
+TEST(Optimizer, ASpikeIsSkippedAndTheRuleSurvivesResume) {
+  RunRanks(2, [](Communicator& world) {
+    const OptimizerConfig config{.clip = 1, .spike_z = 6};
+    ToyRun run(world, 1, DType::kF64, Momentum, config);
+    const auto spike = [](const std::string& name, uint64_t stream, uint64_t i) {
+      return 50 * Toy::Uniform(name, stream, i);
+    };
+    int64_t step = 1;
+    for (; step <= 25; ++step) EXPECT_STREQ(run.Step(step, Toy::Uniform).skipped, "") << step;
+    EXPECT_STREQ(run.Step(step, spike).skipped, "norm spike");
+
+    ToyRun resumed(world, 1, DType::kF64, Momentum, config);
+    EXPECT_STREQ(resumed.Step(step, spike).skipped, "");  // nothing to compare with yet
+    resumed.optimizer.set_counters(run.optimizer.counters());
+    EXPECT_STREQ(resumed.Step(step, spike).skipped, "norm spike");
+    EXPECT_STREQ(resumed.Step(step, Toy::Uniform).skipped, "");
+  });
+}
+
+TEST(Optimizer, OtherScalarsRideAlong) {
+  RunRanks(3, [](Communicator& world) {
+    ToyRun run(world, 1, DType::kF64, Momentum);
+    const double rank = world.rank();
+    const StepReport report = run.Step(1, Toy::Uniform, {rank, 0.5}, {-rank, 10 * rank});
+    EXPECT_EQ(report.sums, (std::vector<double>{3, 1.5}));
+    EXPECT_EQ(report.maxes, (std::vector<double>{0, 20}));
+  });
+}
+
+TEST(Optimizer, OwnedPiecesTileTheStateAndHeldOnesRestoreIt) {
+  // Written by three ranks, read by two: the pieces are all that passes between them.
+  for (int zero : {0, 1}) {
+    std::mutex mutex;
+    std::vector<StatePiece> saved;
+    std::vector<double> expected;
+    RunRanks(3, [&](Communicator& world) {
+      ToyRun run(world, zero, DType::kF64, Adam);
+      for (int64_t step = 1; step <= 3; ++step) run.Step(step, Toy::Integer);
+      run.optimizer.WaitForValues();
+      {
+        std::lock_guard lock(mutex);
+        for (StatePiece& piece : run.optimizer.Owned()) {
+          piece.data = piece.data.Clone();
+          saved.push_back(piece);
+        }
+      }
+      run.Step(4, Toy::Integer);
+      const std::vector<double> values = run.Values();
+      if (world.rank() == 0) expected = values;
+    });
+    int64_t elements = 0;
+    for (const ParamSpec& spec : ToySpecs()) elements += 3 * spec.shape.size();
+    for (const StatePiece& piece : saved) elements -= piece.box.size();
+    EXPECT_EQ(elements, 0);
+
+    RunRanks(2, [&](Communicator& world) {
+      ToyRun run(world, 1 - zero, DType::kF64, Adam);
+      for (const StatePiece& held : run.optimizer.Held()) {
+        held.data.Zero();
+        for (const StatePiece& piece : saved) {
+          if (piece.group != held.group || piece.name != held.name) continue;
+          ForEachRun(held.box, piece.box, [&](int64_t to, int64_t from, int64_t n) {
+            std::copy_n(piece.data.data<double>() + from, n, held.data.data<double>() + to);
+          });
+        }
+      }
+      run.Step(4, Toy::Integer);
+      ExpectNear(run.Values(), expected, 1e-13);
+    });
+  }
+}
+
+TEST(Optimizer, SteadyStateAllocatesNothing) {
+  RunRanks(2, [](Communicator& world) {
+    ToyRun run(world, 1, DType::kF32, Adam);
+    run.Step(1, Toy::Uniform);
+    world.Barrier();
+    const int64_t before = HostAllocator::Get().stats().growths;
+    for (int64_t step = 2; step < 10; ++step) run.Step(step, Toy::Uniform);
+    world.Barrier();
+    EXPECT_EQ(HostAllocator::Get().stats().growths, before);
+  });
+}
+
+TEST(Optimizer, RunsDry) {
+  MetaMeter meter;
+  Stream stream{{Backend::kMeta}};
+  auto world = MakeMetaCommunicator(1, 4);
+  Toy toy(ToySpecs(), DType::kF32, stream.device);
+  const int64_t values = meter.memory().live;
+  const LayoutTable layout = Layout(ToySpecs(), {.dp = 4}, 1);
+  Reducer reducer(toy.params, layout, *world);
+  Optimizer optimizer(toy.params, layout, *world, Adam(), {});
+  reducer.BeginStep(1);
+  for (Param* param : toy.params) param->Arrive();
+  reducer.Finish();
+  EXPECT_TRUE(optimizer.Step(stream, {.step = 1, .lr = 1e-3}).skipped == std::string());
+  EXPECT_GT(meter.flops(), 0);
+  // Gradients beside values, and a quarter of two moments.
+  EXPECT_NEAR(static_cast<double>(meter.memory().live), 2.5 * static_cast<double>(values),
+              0.35 * static_cast<double>(values));
+}
+
+TEST(OptimizerDeathTest, ARuleThatNeedsWholeParametersGetsThem) {
+  const auto whole = [] { return std::make_unique<MomentumRule>(0.1, true); };
+  EXPECT_DEATH(RunRanks(3, [&](Communicator& world) { ToyRun(world, 1, DType::kF32, whole); }),
+               "needs LayoutOptions::whole_parameters");
+}
+
+TEST(GradNorm, ClipFactor) {
+  EXPECT_EQ(ClipFactor(0.5, 1.0), 1.0);
+  EXPECT_EQ(ClipFactor(7.0, 0.0), 1.0);
+  EXPECT_DOUBLE_EQ(ClipFactor(4.0, 1.0), 1.0 / (4.0 + 1e-6));
+}
+
+}  // namespace
+}  // namespace lt2
