@@ -1,0 +1,18 @@
+// Signals that ask a run to stop: TERM, INT, USR1, USR2 leave their number for the trainer to find.
+//
+// A process has one set of signals, so ranks that are threads of one process see the same one.
+#pragma once
+
+namespace lt2 {
+
+// From here on the four signals are kept. A second TERM or INT acts as if nobody listened.
+void InstallSignalHandlers();
+
+// The signal that came first and was not yet cleared, 0 if none.
+int PendingSignal();
+void ClearPendingSignal();
+
+// "TERM", "INT", "USR1", "USR2".
+const char* SignalName(int signal);
+
+}  // namespace lt2

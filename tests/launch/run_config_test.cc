@@ -1,0 +1,157 @@
+#include "launch/run_config.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "launch/presets.h"
+
+namespace lt2 {
+namespace {
+
+constexpr char kSmall[] = R"([model]
+width = 16
+layers = 2
+heads = 2
+vocab = 256
+[data]
+train = [{ path = "data/samples/tinyshakespeare.txt" }]
+sequence = 32
+[batch]
+tokens = 128
+micro_batch = 2
+[schedule]
+warmup = "2 steps"
+total = "10 steps"
+)";
+
+std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
+
+// The message of a configuration that must be refused.
+std::string Refusal(const std::vector<std::string>& sets) {
+  const absl::StatusOr<RunConfig> config = ParseRunConfig(kSmall, "small.toml", sets);
+  EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
+  return MessageOf(config.status());
+}
+
+TEST(RunConfig, EveryPresetLoadsAndItsResolvedTextGivesTheSame) {
+  const absl::StatusOr<std::vector<Preset>> presets = ListPresets();
+  ASSERT_TRUE(presets.ok()) << presets.status();
+  ASSERT_FALSE(presets->empty());
+  for (const Preset& preset : *presets) {
+    SCOPED_TRACE(preset.name);
+    EXPECT_FALSE(preset.summary.empty());
+    const absl::StatusOr<RunConfig> config = LoadRunConfig(preset.name, {});
+    ASSERT_TRUE(config.ok()) << config.status();
+    const std::string resolved = config->ToToml();
+    const absl::StatusOr<RunConfig> again = ParseRunConfig(resolved, "config.toml");
+    ASSERT_TRUE(again.ok()) << again.status() << "\n" << resolved;
+    EXPECT_EQ(again->ToToml(), resolved);
+    EXPECT_EQ(again->run.name, config->run.name);
+    EXPECT_TRUE(MeshFor(*config, 1).ok());
+  }
+}
+
+TEST(RunConfig, DefaultsAndOverrides) {
+  const absl::StatusOr<RunConfig> config = ParseRunConfig(
+      kSmall, "folder/small.toml", {"model.loops=2", "model.loops=4", "parallel.precision=fp64"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->run.name, "small");
+  EXPECT_EQ(config->run.dir, "runs/small");
+  EXPECT_EQ(config->model.loops, 4);
+  EXPECT_EQ(config->parallel.precision, Precision::kFp64);
+  EXPECT_EQ(config->total_steps(), 10);
+  EXPECT_EQ(config->log.every, (Quantity{10, Quantity::Unit::kSteps}));
+  EXPECT_EQ(config->checkpoint.every, (Quantity{1800, Quantity::Unit::kSeconds}));
+  const std::string resolved = config->ToToml();
+  const absl::StatusOr<RunConfig> again = ParseRunConfig(resolved, "elsewhere/config.toml");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->ToToml(), resolved);
+}
+
+TEST(RunConfig, MistakesOfAllSectionsAreReportedTogether) {
+  const std::string message =
+      Refusal({"run.sede=3", "model.heads=3", "data.sequence=\"long\"", "batch.micro_batch=0",
+               "optimizer.lr=-1", "schedule.kind=cosin", "parallel.tp=2", "checkpoint.files=node",
+               "log.every=0", "sweeps.x=1"});
+  for (const char* part :
+       {"--set run.sede: run.sede: unknown key; did you mean 'seed'?",
+        "model.heads: 3 does not divide",
+        "data.sequence: wants an integer, got the string \"long\"",
+        "batch.micro_batch: must be at least", "optimizer.lr: ", "schedule.kind: wants one of",
+        "parallel.tp: ", "checkpoint.files: \"node\"", "log.every: must be above 0",
+        "--set sweeps.x: sweeps: unknown key"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << part << "\n in \n" << message;
+  }
+}
+
+TEST(RunConfig, CrossChecks) {
+  EXPECT_EQ(Refusal({"batch.tokens=100"}),
+            "--set batch.tokens: batch.tokens: 100 is not a multiple of data.sequence 32 × "
+            "micro_batch 2 × parallel.dp 1 = 64; the nearest are 64 and 128");
+  EXPECT_NE(Refusal({"parallel.dp=3"}).find("× parallel.dp 3 = 192; the nearest are 192"),
+            std::string::npos);
+  EXPECT_EQ(
+      Refusal({"schedule.warmup=2000 tokens"}),
+      "--set schedule.warmup: schedule.warmup: warmup is 2000 tokens, longer than total, 1280");
+  EXPECT_NE(Refusal({"parallel.precision=bf16"}).find("use \"fp32\""), std::string::npos);
+}
+
+TEST(RunConfig, TheMeshMustDivideTheBatch) {
+  const RunConfig config = *ParseRunConfig(kSmall, "small.toml");
+  EXPECT_EQ(MeshFor(config, 1)->dp, 1);
+  EXPECT_EQ(MeshFor(config, 2)->dp, 2);
+  const absl::Status status = MeshFor(config, 4).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(MessageOf(status).find("a number of ranks that divides 2"), std::string::npos)
+      << status;
+  const RunConfig two = *ParseRunConfig(kSmall, "small.toml", {"parallel.dp=2"});
+  EXPECT_EQ(MeshFor(two, 1).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(RunConfig, AModelPresetFillsWhatIsNotWritten) {
+  const std::string text = std::string(kSmall).substr(std::string(kSmall).find("[data]"));
+  const absl::StatusOr<RunConfig> config =
+      ParseRunConfig("[model]\npreset = \"lt2-tiny\"\nlayers = 10\n" + text, "mine.toml");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const RunConfig preset = *LoadRunConfig("lt2-tiny", {});
+  EXPECT_EQ(config->model.layers, 10);
+  EXPECT_EQ(config->model.width, preset.model.width);
+  EXPECT_EQ(config->model.mixers, preset.model.mixers);
+  // Options that came with the preset for a mixer that is gone are no mistake.
+  EXPECT_TRUE(LoadRunConfig("lt2-tiny", {"model.mixers=[\"full\"]"}).ok())
+      << LoadRunConfig("lt2-tiny", {"model.mixers=[\"full\"]"}).status();
+
+  const absl::Status unknown =
+      ParseRunConfig("[model]\npreset = \"lt2-tyni\"\n" + text, "mine.toml").status();
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(MessageOf(unknown).find("did you mean 'lt2-tiny'?"), std::string::npos) << unknown;
+}
+
+TEST(RunConfig, NoSuchConfiguration) {
+  const absl::Status status = LoadRunConfig("lt2-tyni", {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(MessageOf(status),
+            "lt2-tyni: no such file and no preset of that name; did you mean 'lt2-tiny'?");
+}
+
+TEST(RunConfig, RelativePathsAreLookedUpBesideTheConfiguration) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / "lt2_run_config_test";
+  fs::create_directories(folder);
+  std::ofstream(folder / "text.txt") << "words";
+  const std::string file = (folder / "a.toml").string();
+  std::ofstream(file) << kSmall;
+
+  const absl::StatusOr<RunConfig> config = LoadRunConfig(
+      file, {"data.train=[{ path = \"text.txt\", weight = 2.0 }]", "data.valid=none.txt"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->run.name, "a");
+  EXPECT_EQ(config->data.train[0].path, fs::canonical(folder / "text.txt").string());
+  EXPECT_EQ(config->data.valid, "none.txt");  // nowhere: as written, for the message
+  fs::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace lt2
