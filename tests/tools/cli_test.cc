@@ -1,0 +1,208 @@
+// Flags, messages and exit codes of the program, run as a process.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace lt2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+  int exit = -1;
+  std::string out;  // standard output, and standard error where asked for
+};
+
+// Runs a shell command in `directory`.
+Outcome Shell(const std::string& command, const std::string& directory = LT2_SOURCE_DIR) {
+  Outcome outcome;
+  FILE* pipe = popen(("cd " + directory + " && " + command).c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 4096> buffer;
+  while (size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) {
+    outcome.out.append(buffer.data(), got);
+  }
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) outcome.exit = WEXITSTATUS(status);
+  return outcome;
+}
+
+Outcome Lt2(const std::string& arguments) {
+  return Shell(std::string(LT2_PROGRAM) + " " + arguments + " 2>&1");
+}
+
+nlohmann::json LastLine(const std::string& text) {
+  const size_t end = text.find_last_not_of('\n');
+  const size_t begin = text.rfind('\n', end);
+  return nlohmann::json::parse(text.substr(begin + 1, end - begin), nullptr, false);
+}
+
+class Folder : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ =
+        fs::path(testing::TempDir()) /
+        ("lt2_cli_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+    fs::remove_all(path_);
+    fs::create_directories(path_);
+  }
+  void TearDown() override { fs::remove_all(path_); }
+  std::string Write(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ / name) << text;
+    return (path_ / name).string();
+  }
+  fs::path path_;
+};
+
+TEST(Cli, HelpListsEveryVerb) {
+  const Outcome help = Lt2("--help");
+  EXPECT_EQ(help.exit, 0);
+  for (const char* verb :
+       {"train", "data", "generate", "score", "ckpt", "bench", "selftest", "config", "doctor"}) {
+    EXPECT_NE(help.out.find(std::string("\n  ") + verb + " "), std::string::npos) << verb;
+    const Outcome one = Lt2(std::string(verb) + " --help");
+    EXPECT_EQ(one.exit, 0) << one.out;
+    EXPECT_NE(one.out.find("Example:\n  " LT2_PROGRAM " " + std::string(verb)), std::string::npos)
+        << one.out;
+    EXPECT_NE(one.out.find("--json"), std::string::npos) << one.out;
+  }
+}
+
+TEST(Cli, EveryFlagShowsItsDefault) {
+  for (const char* verb : {"train", "generate", "score", "bench step", "bench op", "selftest",
+                           "data tokenize", "data inspect", "config show", "config check",
+                           "ckpt ls", "ckpt show", "ckpt verify", "doctor"}) {
+    const Outcome help = Lt2(std::string(verb) + " --help");
+    ASSERT_EQ(help.exit, 0) << verb << help.out;
+    // A description may run over several lines; its flag begins one.
+    std::string flag;
+    std::istringstream lines(help.out + "\nend");
+    for (std::string line; std::getline(lines, line);) {
+      const bool begins = line.starts_with("  -") || line.starts_with("end");
+      if (begins && !flag.empty() && flag.find("--help") == std::string::npos) {
+        EXPECT_TRUE(flag.find("(default: ") != std::string::npos ||
+                    flag.find("(required)") != std::string::npos)
+            << verb << ": " << flag;
+      }
+      if (begins) flag.clear();
+      if (begins || !flag.empty()) flag += line + "\n";
+    }
+  }
+}
+
+TEST(Cli, TheExamplesOfLightVerbsWork) {
+  for (const char* verb : {"config", "config show", "config check", "config presets", "doctor"}) {
+    const std::string help = Lt2(std::string(verb) + " --help").out;
+    const std::string mark = "Example:\n  ";
+    const size_t at = help.rfind(mark);
+    ASSERT_NE(at, std::string::npos) << help;
+    const std::string example = help.substr(at + mark.size());
+    const Outcome run = Shell(example.substr(0, example.find('\n')) + " 2>&1");
+    EXPECT_EQ(run.exit, 0) << verb << "\n" << run.out;
+    EXPECT_FALSE(run.out.empty());
+  }
+}
+
+TEST_F(Folder, TokenizeAndInspect) {
+  const std::string text = Write("a.txt", "first document\n\nsecond\n\nthird\n");
+  const std::string shards = (path_ / "shards").string();
+  const Outcome made =
+      Lt2("data tokenize " + text + " --tokenizer bytes --out " + shards + " --json");
+  ASSERT_EQ(made.exit, 0) << made.out;
+  EXPECT_EQ(LastLine(made.out)["documents"], 3) << made.out;
+  EXPECT_EQ(LastLine(made.out)["exit"], 0);
+  const Outcome shown = Lt2("data inspect " + shards);
+  EXPECT_EQ(shown.exit, 0) << shown.out;
+  EXPECT_NE(shown.out.find("first document"), std::string::npos) << shown.out;
+
+  EXPECT_EQ(Lt2("data tokenize " + text + " --out " + shards).exit, 2);  // not empty
+  EXPECT_EQ(Lt2("data tokenize " + text + ".none --out " + shards + "2").exit, 2);
+  EXPECT_EQ(Lt2("data inspect " + shards + "2").exit, 2);
+
+  const Outcome cut = Shell("truncate -s -9 " + shards + "/*.h5 && " LT2_PROGRAM " data inspect " +
+                            shards + " 2>&1");
+  EXPECT_EQ(cut.exit, 3) << cut.out;
+  EXPECT_NE(cut.out.find(".h5"), std::string::npos) << cut.out;
+}
+
+struct BadUse {
+  const char* arguments;
+  const char* message;
+};
+class CliBadUse : public testing::TestWithParam<BadUse> {};
+
+TEST_P(CliBadUse, ExitsWithTwoAndSaysWhat) {
+  const Outcome outcome = Lt2(GetParam().arguments);
+  EXPECT_EQ(outcome.exit, 2) << outcome.out;
+  EXPECT_NE(outcome.out.find(GetParam().message), std::string::npos) << outcome.out;
+  EXPECT_TRUE(outcome.out.starts_with("lt2: ")) << outcome.out;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, CliBadUse,
+    testing::Values(
+        BadUse{"", "a verb is wanted"},
+        BadUse{"trian lt2-tiny", "unknown verb 'trian'; did you mean 'train'?"},
+        BadUse{"--versoin", "unknown flag '--versoin'; did you mean '--version'?"},
+        BadUse{"train lt2-tiny --max-step 3",
+               "unknown flag '--max-step'; did you mean '--max-steps'?"},
+        BadUse{"train lt2-tiny --max-steps=many", "--max-steps"},
+        BadUse{"train", "config is required"}, BadUse{"config", "subcommand"},
+        BadUse{"config shwo lt2-tiny", "unknown verb 'shwo'; did you mean 'show'?"},
+        BadUse{"config show lt2-tiny --sett a=1", "unknown flag '--sett'; did you mean '--set'?"},
+        BadUse{"config show lt2-tiny more", "unexpected argument 'more'"},
+        BadUse{"config show lt2-tyni", "did you mean 'lt2-tiny'?"},
+        BadUse{"config show lt2-tiny --set model.layrs=3",
+               "model.layrs: unknown key; did you mean 'layers'?"},
+        BadUse{"config show lt2-tiny --set nonsense", "wants section.key=value"},
+        BadUse{"config check lt2-tiny --ranks 3", "is not a multiple of"},
+        BadUse{"config check lt2-tiny --set data.valid=none.txt", "none.txt: no such file"},
+        BadUse{"data inspect /nowhere/at/all", "/nowhere/at/all"},
+        BadUse{"ckpt show /nowhere/at/all", "/nowhere/at/all"},
+        BadUse{"ckpt verify /nowhere/at/all", "/nowhere/at/all"}));
+
+TEST(Cli, SetTakesOneValueAndTheLastOneWins) {
+  const Outcome shown =
+      Lt2("config show --set model.loops=3 --set model.mixers='[\"full\"]' lt2-tiny --set "
+          "model.loops=4");
+  ASSERT_EQ(shown.exit, 0) << shown.out;
+  EXPECT_NE(shown.out.find("\nloops = 4\n"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("\nmixers = [\"full\"]\n"), std::string::npos) << shown.out;
+}
+
+TEST(Cli, JsonIsTheLastLineAlsoOfAnError) {
+  const nlohmann::json good = LastLine(Lt2("config check lt2-tiny --json").out);
+  ASSERT_TRUE(good.is_object());
+  EXPECT_EQ(good["exit"], 0);
+  EXPECT_GT(good["steps"], 0);
+  const Outcome bad =
+      Shell(LT2_PROGRAM " config check lt2-tiny --set run.sede=1 --json 2>/dev/null");
+  EXPECT_EQ(bad.exit, 2);
+  EXPECT_EQ(LastLine(bad.out)["exit"], 2) << bad.out;
+  EXPECT_NE(std::string(LastLine(bad.out)["error"]).find("did you mean 'seed'?"),
+            std::string::npos);
+}
+
+TEST(Cli, VersionNamesTheLibraries) {
+  const Outcome version = Lt2("--version");
+  EXPECT_EQ(version.exit, 0);
+  for (const char* name : {"commit", "compiler", "mpi", "hdf5", "cuda", "nccl"}) {
+    EXPECT_NE(version.out.find(std::string("\n") + name + " "), std::string::npos) << version.out;
+  }
+}
+
+TEST_F(Folder, ACheckoutIsNotNeededToUseAPreset) {
+  const Outcome shown =
+      Shell(LT2_PROGRAM " config check lt2-tiny 2>&1", path_.string());  // samples are found too
+  EXPECT_EQ(shown.exit, 0) << shown.out;
+}
+
+}  // namespace
+}  // namespace lt2

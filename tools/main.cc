@@ -1,0 +1,61 @@
+// lt2: pretrains looped linear-time transformers. Each verb lives in its own verb_<name>.cc.
+#include <iostream>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "core/config.h"
+#include "core/strings.h"
+#include "tools/exit.h"
+#include "tools/verb.h"
+#include "tools/versions.h"
+
+namespace lt2 {
+namespace {
+
+void PrintHelp(const char* program) {
+  std::cout << "lt2 pretrains looped linear-time transformers on CPUs and GPUs, alone or under "
+               "mpirun.\n\n"
+            << "Usage: " << program << " VERB [flags]\n\nVerbs:\n";
+  for (const Verb& verb : Verbs()) {
+    std::cout << absl::StrFormat("  %-10s %s\n", verb.name, verb.summary);
+  }
+  std::cout
+      << "\n  --version  commit, compiler and libraries\n"
+         "  --help     this text; `VERB --help` for a verb's flags and an example\n\n"
+         "Exit codes: 0 done; 1 failed while running; 2 wrong flags, configuration or input;\n"
+         "3 data or checkpoint damaged; 75 stopped early with the state saved: run it again.\n"
+         "LT2_LOG=debug|info|warn chooses what is told.\n";
+}
+
+int Main(int argc, char** argv) {
+  const std::string name = argc > 1 ? argv[1] : "";
+  if (name == "--help" || name == "-h" || name == "help") {
+    PrintHelp(argv[0]);
+    return kExitDone;
+  }
+  if (name == "--version") {
+    std::cout << VersionText();
+    return kExitDone;
+  }
+  std::vector<std::string> names;
+  for (const Verb& verb : Verbs()) {
+    if (verb.name == name) {
+      argv[1] = argv[0];
+      return RunVerb(verb, argc, argv);
+    }
+    names.push_back(verb.name);
+  }
+  if (name.starts_with("-")) names = {"--help", "--version"};
+  const std::string near = NearestName(name, names);
+  std::string message = name.empty()            ? "a verb is wanted"
+                        : name.starts_with("-") ? StrCat("unknown flag '", name, "'")
+                                                : StrCat("unknown verb '", name, "'");
+  if (!near.empty()) StrAppend(&message, "; did you mean '", near, "'?");
+  PrintUsageError(StrCat(message, "\nTry: ", argv[0], " --help"));
+  return kExitBadInput;
+}
+
+}  // namespace
+}  // namespace lt2
+
+int main(int argc, char** argv) { return lt2::Main(argc, argv); }

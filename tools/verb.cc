@@ -1,0 +1,171 @@
+#include "tools/verb.h"
+
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <memory>
+#include <thread>
+
+#include "core/config.h"
+#include "core/log.h"
+#include "core/strings.h"
+#include "tools/exit.h"
+
+namespace lt2 {
+
+#define VERB(Name) Verb Name##Verb();
+#include "tools/verbs.def"
+#undef VERB
+
+namespace {
+
+std::string program = "lt2";  // as it was called, for examples
+
+// CLI11's layout, with the default behind every description.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(34); }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    const bool flag = option->get_type_size() == 0;
+    const bool many = option->get_expected_max() == CLI::detail::expected_max_vector_size;
+    return flag ? "" : StrCat(" ", option->get_type_name(), many ? " ..." : "");
+  }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    std::string fallback = option->get_default_str();
+    if (option->get_type_size() == 0) fallback = "off";
+    if (fallback.empty() || fallback == "[]" || fallback == "\"\"") fallback = "none";
+    const bool help = option->get_name() == "--help";
+    const std::string note = help                     ? ""
+                             : option->get_required() ? " (required)"
+                                                      : StrCat(" (default: ", fallback, ")");
+    return StrCat(option->get_description(), note);
+  }
+};
+
+std::string WithProgram(std::string text) {
+  const std::string placeholder = "{lt2}";
+  for (size_t at; (at = text.find(placeholder)) != std::string::npos;) {
+    text.replace(at, placeholder.size(), program);
+  }
+  return text;
+}
+
+std::string ExampleText(const std::string& example) {
+  return example.empty() ? "" : StrCat("Example:\n  ", WithProgram(example), "\n");
+}
+
+// The rank that mpirun or srun gave this process, 0 where it was started alone.
+int LaunchRank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    if (const char* value = std::getenv(name)) return std::atoi(value);
+  }
+  return 0;
+}
+
+// The app of the sub-verb that was typed, or the verb's own.
+CLI::App* Deepest(CLI::App* app) {
+  const std::vector<CLI::App*> chosen = app->get_subcommands();
+  return chosen.empty() ? app : Deepest(chosen.front());
+}
+
+std::vector<std::string> FlagNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back(StrCat("--", name));
+  }
+  return names;
+}
+
+// Says what is wrong with the arguments, with the nearest flag or sub-verb.
+std::string Explain(const CLI::ParseError& error, CLI::App& app) {
+  CLI::App* at = Deepest(&app);
+  std::vector<std::string> subverbs;
+  for (const CLI::App* sub : at->get_subcommands({})) subverbs.push_back(sub->get_name());
+  for (const std::string& word : app.remaining(true)) {
+    const bool flag = word.starts_with("-");
+    if (!flag && subverbs.empty()) return StrCat("unexpected argument '", word, "'");
+    const std::string near =
+        NearestName(word.substr(0, word.find('=')), flag ? FlagNames(*at) : subverbs);
+    std::string hint = near.empty() ? "" : StrCat("; did you mean '", near, "'?");
+    if (near.empty() && !flag) {
+      for (const std::string& name : subverbs)
+        StrAppend(&hint, hint.empty() ? "; there are " : ", ", name);
+    }
+    return StrCat("unknown ", flag ? "flag" : "verb", " '", word, "'", hint);
+  }
+  return error.what();
+}
+
+int Finish(const absl::Status& status, VerbOutput& output) {
+  // A rank that no communicator has named yet fails like all others: rank 0 speaks for them.
+  const bool alike = LogRank() == 0 && LaunchRank() != 0;
+  if (!status.ok()) {
+    const std::string message(status.message());
+    if (alike) {
+      PrintUsageError(message);
+    } else {
+      LogError(message);
+    }
+    output.exit_code = StatusToExitCode(status);
+    output.result["error"] = std::string(status.message());
+  }
+  if (output.json && LogRank() == 0 && !alike) {
+    output.result["exit"] = output.exit_code;
+    std::cout << output.result.dump() << std::endl;
+  }
+  std::cout.flush();
+  return output.exit_code;
+}
+
+}  // namespace
+
+const std::vector<Verb>& Verbs() {
+  static const std::vector<Verb> verbs = {
+#define VERB(Name) Name##Verb(),
+#include "tools/verbs.def"
+#undef VERB
+  };
+  return verbs;
+}
+
+CLI::App* AddSubverb(CLI::App& app, const std::string& name, const std::string& summary,
+                     const std::string& example) {
+  CLI::App* sub = app.add_subcommand(name, summary);
+  sub->footer(ExampleText(example));
+  app.require_subcommand(1);
+  return sub;
+}
+
+void PrintUsageError(const std::string& message) {
+  if (LaunchRank() == 0) {
+    std::cerr << "lt2: " << message << std::endl;
+  } else {
+    // Every rank finds the same mistake; the first to leave ends the job, so rank 0 speaks first.
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+}
+
+int RunVerb(const Verb& verb, int argc, char** argv) {
+  program = argv[0];
+  VerbOutput output;
+  CLI::App app(verb.summary, StrCat("lt2 ", verb.name));
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.option_defaults()->always_capture_default();
+  app.set_help_flag("-h,--help", "this text");
+  app.footer(ExampleText(verb.example));
+  app.add_flag("--json", output.json, "the last line of standard output is one JSON object");
+  app.fallthrough();  // --json may follow a sub-verb
+  const VerbBody body = verb.add(app);
+  try {
+    app.parse(argc - 1, argv + 1);
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help();
+    return kExitDone;
+  } catch (const CLI::ParseError& error) {
+    PrintUsageError(StrCat(Explain(error, app), "\nTry: ", program, " ", verb.name, " --help"));
+    return kExitBadInput;
+  }
+  return Finish(body(output), output);
+}
+
+}  // namespace lt2
