@@ -1,0 +1,174 @@
+#include "checkpoints/catalog.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "absl/strings/str_format.h"
+#include "checkpoints/agreement.h"
+#include "checkpoints/reader.h"
+#include "checkpoints/verify.h"
+#include "core/file.h"
+#include "core/status_macros.h"
+#include "core/strings.h"
+
+namespace lt2 {
+namespace {
+
+constexpr std::string_view kPrefix = "step-";
+constexpr size_t kDigits = 10;
+
+// By its manifest, or by its name where the manifest is lost.
+bool IsCheckpoint(std::string path) {
+  if (FileSystem::Get().Exists(JoinPath(path, kManifestFile))) return true;
+  while (path.ends_with('/')) path.pop_back();
+  return StepOfName(path.substr(path.rfind('/') + 1)) && FileSystem::Get().IsDirectory(path);
+}
+
+// The folder that holds step directories: `path` itself, or its checkpoints/.
+std::string RootOf(const std::string& path) {
+  const std::string inner = JoinPath(path, "checkpoints");
+  return FileSystem::Get().IsDirectory(inner) ? inner : path;
+}
+
+CheckpointSummary Summarise(const StepDirectory& directory, bool verify) {
+  CheckpointSummary summary{.directory = directory, .info = {}, .soundness = {}};
+  const absl::StatusOr<Manifest> manifest = ReadManifest(directory.path);
+  if (!manifest.ok()) {
+    summary.soundness = manifest.status();
+    return summary;
+  }
+  summary.info = manifest->info;
+  summary.bytes = manifest->bytes();
+  summary.tensors = static_cast<int64_t>(manifest->tensors.size());
+  if (verify) {
+    const absl::StatusOr<VerifyReport> report = Verify(directory.path);
+    summary.soundness = report.ok() ? report->status() : report.status();
+  } else {
+    summary.soundness = Checkpoint::Open(directory.path).status();
+  }
+  return summary;
+}
+
+// Moves a checkpoint out of sight before its files go, so that a kill leaves no half of it.
+absl::Status Delete(const StepDirectory& directory) {
+  const std::string doomed = StrCat(directory.path, ".tmp-deleted");
+  RETURN_IF_ERROR(FileSystem::Get().RemoveAll(doomed));
+  RETURN_IF_ERROR(FileSystem::Get().Rename(directory.path, doomed));
+  return FileSystem::Get().RemoveAll(doomed);
+}
+
+}  // namespace
+
+std::string StepName(int64_t step) { return absl::StrFormat("step-%010d", step); }
+
+std::optional<int64_t> StepOfName(std::string_view name) {
+  if (name.size() < kPrefix.size() + kDigits || !name.starts_with(kPrefix)) return std::nullopt;
+  if (name[kPrefix.size()] == '-') return std::nullopt;  // from_chars takes a sign
+  int64_t step = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return step;
+}
+
+absl::StatusOr<std::vector<StepDirectory>> ListSteps(const std::string& root) {
+  std::vector<StepDirectory> steps;
+  if (!FileSystem::Get().IsDirectory(root)) return steps;
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, FileSystem::Get().List(root));
+  for (const std::string& name : names) {
+    if (const auto step = StepOfName(name)) steps.push_back({*step, JoinPath(root, name)});
+  }
+  std::sort(steps.begin(), steps.end(),
+            [](const StepDirectory& a, const StepDirectory& b) { return a.step < b.step; });
+  return steps;
+}
+
+absl::StatusOr<std::string> FindNewestSound(const std::string& root, const WarningSink& warn) {
+  ASSIGN_OR_RETURN(const std::vector<StepDirectory> steps, ListSteps(root));
+  if (steps.empty()) return absl::NotFoundError(StrCat(root, ": there is no checkpoint"));
+  for (auto it = steps.rbegin(); it != steps.rend(); ++it) {
+    ASSIGN_OR_RETURN(const VerifyReport report, Verify(it->path));
+    if (report.sound()) return it->path;
+    warn(StrCat(report.status().message(), "\n  looking for an older checkpoint"));
+  }
+  return absl::DataLossError(
+      StrCat(root, ": all ", steps.size(),
+             " checkpoints are damaged; to begin anew choose another run directory"));
+}
+
+absl::StatusOr<std::string> FindNewestSound(const std::string& root, Communicator& world,
+                                            const WarningSink& warn) {
+  absl::StatusOr<std::string> found = "";
+  if (world.rank() == 0) found = FindNewestSound(root, warn);
+  return BroadcastResult(world, found);
+}
+
+std::string NewestThatOpens(const std::string& root) {
+  const absl::StatusOr<std::vector<StepDirectory>> steps = ListSteps(root);
+  if (!steps.ok()) return "";
+  for (auto it = steps->rbegin(); it != steps->rend(); ++it) {
+    if (Checkpoint::Open(it->path).ok()) return it->path;
+  }
+  return "";
+}
+
+absl::Status RemoveStale(const std::string& root) {
+  FileSystem& files = FileSystem::Get();
+  if (!files.IsDirectory(root)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(root));
+  for (const std::string& name : names) {
+    const size_t dot = name.find('.');
+    if (dot == std::string::npos || !StepOfName(name.substr(0, dot))) continue;
+    const std::string path = JoinPath(root, name);
+    const std::string published = JoinPath(root, name.substr(0, dot));
+    const std::string_view kind = std::string_view(name).substr(dot);
+    if (kind.starts_with(".old-") && !files.Exists(published)) {
+      RETURN_IF_ERROR(files.Rename(path, published));
+    } else if (kind.starts_with(".tmp-") || kind.starts_with(".old-")) {
+      RETURN_IF_ERROR(files.RemoveAll(path));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplyRetention(const std::string& root, const Retention& retention) {
+  ASSIGN_OR_RETURN(const std::vector<StepDirectory> steps, ListSteps(root));
+  const int64_t count = static_cast<int64_t>(steps.size());
+  const int64_t first_kept = count - std::max<int64_t>(retention.keep_last, 1);
+  if (first_kept <= 0) return absl::OkStatus();
+  const std::string newest = NewestThatOpens(root);
+  for (int64_t i = 0; i < first_kept; ++i) {
+    const StepDirectory& directory = steps[i];
+    const bool milestone = retention.keep_every > 0 && directory.step % retention.keep_every == 0;
+    if (milestone || directory.path == newest) continue;
+    RETURN_IF_ERROR(Delete(directory));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<CheckpointSummary>> ListCheckpoints(const std::string& path,
+                                                               bool verify) {
+  std::vector<CheckpointSummary> summaries;
+  if (IsCheckpoint(path)) {
+    summaries.push_back(Summarise({.step = 0, .path = path}, verify));
+    summaries[0].directory.step = summaries[0].info.step;
+    return summaries;
+  }
+  ASSIGN_OR_RETURN(const std::vector<StepDirectory> steps, ListSteps(RootOf(path)));
+  if (steps.empty()) {
+    return absl::NotFoundError(
+        StrCat(path, ": neither a checkpoint nor a run directory that holds one"));
+  }
+  for (const StepDirectory& step : steps) summaries.push_back(Summarise(step, verify));
+  return summaries;
+}
+
+absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path, const WarningSink& warn) {
+  if (IsCheckpoint(path)) return path;
+  if (!FileSystem::Get().IsDirectory(path)) {
+    return absl::NotFoundError(StrCat(path, ": no such checkpoint or run directory"));
+  }
+  return FindNewestSound(RootOf(path), warn);
+}
+
+}  // namespace lt2

@@ -1,0 +1,70 @@
+// The checkpoints of a run: which there are, which is the newest sound one, what may be deleted.
+//
+// A directory named step-NNNNNNNNNN is a published checkpoint; step-NNNNNNNNNN.tmp-ID is one being
+// written or deleted, step-NNNNNNNNNN.old-ID one being replaced.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "checkpoints/manifest.h"
+#include "parallel/communicator.h"
+
+namespace lt2 {
+
+std::string StepName(int64_t step);                        // "step-0000001000"
+std::optional<int64_t> StepOfName(std::string_view name);  // of exactly such a name
+
+struct StepDirectory {
+  int64_t step = 0;
+  std::string path;
+};
+// The published checkpoints under `root`, oldest first; none if `root` does not exist.
+absl::StatusOr<std::vector<StepDirectory>> ListSteps(const std::string& root);
+
+using WarningSink = std::function<void(const std::string&)>;
+
+// The newest checkpoint all of whose bytes match its manifest. Damaged ones are skipped with a
+// warning naming file and tensor. NotFound if there is no checkpoint; DataLoss if all are damaged;
+// InvalidArgument if the newest one needs a newer program.
+absl::StatusOr<std::string> FindNewestSound(const std::string& root, const WarningSink& warn);
+// The same for a group of ranks: rank 0 looks, every rank gets its answer.
+absl::StatusOr<std::string> FindNewestSound(const std::string& root, Communicator& world,
+                                            const WarningSink& warn);
+
+// The path of the newest checkpoint that opens (manifest, sizes and frames), "" if none does.
+std::string NewestThatOpens(const std::string& root);
+
+// Removes what dead runs left half written, and puts back what they had moved away to replace.
+// Only for the holder of the run's lock, before it saves anything.
+absl::Status RemoveStale(const std::string& root);
+
+struct Retention {
+  int64_t keep_last = 2;   // at least 1
+  int64_t keep_every = 0;  // also every checkpoint whose step is a multiple of it; 0: none
+};
+// Deletes what retention does not keep, never the newest checkpoint that opens.
+absl::Status ApplyRetention(const std::string& root, const Retention& retention);
+
+// A row of `lt2 ckpt ls`.
+struct CheckpointSummary {
+  StepDirectory directory;
+  CheckpointInfo info;  // empty if the manifest could not be read
+  int64_t bytes = 0;
+  int64_t tensors = 0;
+  absl::Status soundness;  // OK, or what is wrong
+};
+// Oldest first. `path` is a run directory, its checkpoints folder or one checkpoint. `verify` reads
+// every byte; else only manifest, sizes and frames are checked. NotFound if there is nothing.
+absl::StatusOr<std::vector<CheckpointSummary>> ListCheckpoints(const std::string& path,
+                                                               bool verify);
+// One directory of tensors from what a user names: a checkpoint itself, or the newest sound one of
+// a run directory or of a checkpoints folder.
+absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path, const WarningSink& warn);
+
+}  // namespace lt2

@@ -1,0 +1,37 @@
+// Holds a checkpoint against its manifest, bit for bit.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "checkpoints/byte_file.h"
+#include "checkpoints/manifest.h"
+
+namespace lt2 {
+
+struct Damage {
+  std::string file;    // its path
+  std::string tensor;  // "param/embed.weight"; empty if no tensor's bytes are concerned
+  std::string what;    // the whole message, naming both
+};
+
+struct VerifyReport {
+  std::string directory;
+  Manifest manifest;  // empty if it could not be read
+  std::vector<Damage> damages;
+  bool sound() const { return damages.empty(); }
+  // OK, or DataLoss listing up to ten damages.
+  absl::Status status() const;
+};
+
+// Reads every byte of the checkpoint. A status only where nothing can be said: NotFound if
+// `directory` does not exist, InvalidArgument if its format is newer than this program.
+absl::StatusOr<VerifyReport> Verify(const std::string& directory);
+
+// Opens a file of a checkpoint and checks its size and frame: DataLoss naming the file.
+absl::StatusOr<ByteFile> OpenStoredFile(const std::string& directory, const Manifest& manifest,
+                                        const StoredFile& stored);
+
+}  // namespace lt2

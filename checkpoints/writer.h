@@ -1,0 +1,88 @@
+// Saves the pieces of all ranks as one checkpoint: written beside its name, published by rename.
+//
+//   RETURN_IF_ERROR(writer.Begin(info, pieces));   // async: copies, and a thread writes
+//   …steps…; when every rank's LocalDone():
+//   ASSIGN_OR_RETURN(Saved saved, writer.Publish());
+//
+// Begin and Publish are collective and called by the thread that owns the communicator; the writing
+// thread never talks to other ranks. At most one save is in flight. A directory with a checkpoint's
+// name is whole at every moment, whenever the run is killed.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "checkpoints/catalog.h"
+#include "checkpoints/shard_file.h"
+#include "parallel/communicator.h"
+
+namespace lt2 {
+
+struct WriterOptions {
+  bool async = false;
+  bool verify_writes = false;  // read every box back from disk before publishing
+  Retention retention;
+  // Asked by rank 0 right before publishing: an error (the run's lock was lost) discards the save.
+  std::function<absl::Status()> may_publish = [] { return absl::OkStatus(); };
+};
+
+struct Saved {
+  std::string path;
+  int64_t step = 0;
+  int64_t bytes = 0;           // of all files
+  double stalled_seconds = 0;  // this rank's time in Begin and Publish
+  double writing_seconds = 0;  // from the beginning of Begin to the end of Publish
+};
+
+class Writer {
+ public:
+  // `root` is the folder of the step directories. `world` must outlive the writer.
+  Writer(std::string root, Communicator& world, WriterOptions options);
+  Writer(const Writer&) = delete;
+  // Waits for this rank's thread; what was not published stays behind as a temporary directory.
+  ~Writer();
+
+  // Takes host memory for staging now, so that the first save does not; only with `async`.
+  absl::Status ReserveStaging(std::span<const TensorPiece> pieces);
+  int64_t staging_bytes() const { return staging_capacity_; }
+
+  // Starts saving. All ranks' pieces together must tile every tensor exactly once. info.id is made
+  // here. With `async` the tensors may change as soon as this returns; without, they were written.
+  // An error means that nothing is in flight. Collective.
+  absl::Status Begin(CheckpointInfo info, std::span<const TensorPiece> pieces);
+  bool in_flight() const { return job_ != nullptr; }
+  // True if Publish would not wait for this rank's writing.
+  bool LocalDone() const;
+  // Ends the save: waits for the writing, collects hashes, writes index and manifest, renames,
+  // deletes what retention does not keep. If any rank failed, every rank gets the same error, which
+  // names the file and the last good checkpoint (untouched), and the temporary directory is
+  // removed. ResourceExhausted if there is no space, Aborted if may_publish refused, else Internal.
+  // Collective.
+  absl::StatusOr<Saved> Publish();
+
+ private:
+  struct Job;
+
+  absl::StatusOr<std::string> MakeTemporary(const CheckpointInfo& info) const;
+  absl::StatusOr<std::vector<const std::byte*>> Stage(std::span<const TensorPiece> pieces);
+  absl::StatusOr<int64_t> Assemble(std::span<const ShardContent> shards) const;
+  absl::Status Rename() const;
+  absl::StatusOr<std::vector<ShardContent>> GatherShards() const;
+  absl::StatusOr<std::string> PublishAsRoot(
+      const absl::StatusOr<std::vector<ShardContent>>& shards) const;
+
+  const std::string root_;
+  Communicator& world_;
+  const WriterOptions options_;
+  std::unique_ptr<std::byte[]> staging_;
+  int64_t staging_capacity_ = 0;
+  std::unique_ptr<Job> job_;
+};
+
+}  // namespace lt2

@@ -1,0 +1,56 @@
+#include "launch/run_dir.h"
+
+#include "checkpoints/catalog.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/status_macros.h"
+#include "core/strings.h"
+
+namespace lt2 {
+
+std::string RunPaths::config() const { return JoinPath(root, "config.toml"); }
+std::string RunPaths::environment() const { return JoinPath(root, "env.json"); }
+std::string RunPaths::log() const { return JoinPath(root, "log.txt"); }
+std::string RunPaths::rank_log(int rank) const {
+  return JoinPath(root, StrCat("logs/rank-", rank, ".txt"));
+}
+std::string RunPaths::checkpoints() const { return JoinPath(root, "checkpoints"); }
+std::string RunPaths::stop_trigger() const { return JoinPath(root, "stop"); }
+std::string RunPaths::save_trigger() const { return JoinPath(root, "save"); }
+
+absl::StatusOr<std::unique_ptr<RunDir>> RunDir::Open(const std::string& path,
+                                                     const LockOptions& options) {
+  FileSystem& files = FileSystem::Get();
+  const RunPaths paths{path};
+  RETURN_IF_ERROR(files.MakeDirectories(paths.checkpoints()));
+  RETURN_IF_ERROR(files.MakeDirectories(JoinPath(path, "logs")));
+  ASSIGN_OR_RETURN(std::unique_ptr<RunLock> lock, RunLock::Acquire(path, options));
+  RETURN_IF_ERROR(RemoveStale(paths.checkpoints()));
+  RETURN_IF_ERROR(files.RemoveAll(paths.stop_trigger()));
+  RETURN_IF_ERROR(files.RemoveAll(paths.save_trigger()));
+  ASSIGN_OR_RETURN(MetricsWriter metrics, MetricsWriter::Open(path));
+  return std::unique_ptr<RunDir>(new RunDir(paths, std::move(lock), std::move(metrics)));
+}
+
+absl::Status RunDir::Describe(std::string_view config_toml, const JsonLine& environment) const {
+  RETURN_IF_ERROR(WriteFileAtomically(paths_.config(), config_toml));
+  return WriteFileAtomically(paths_.environment(), environment.dump(2) + "\n");
+}
+
+void LogToRunDir(const RunPaths& paths, int rank) {
+  SetLogSink([log = paths.log(), rank_log = paths.rank_log(rank), rank](LogLevel level,
+                                                                        std::string_view line) {
+    const std::string text = StrCat(line, "\n");
+    // A log that cannot be written must not end a run: the line went to standard error already.
+    if (rank == 0) FileSystem::Get().AppendFile(log, text).IgnoreError();
+    if (level >= LogLevel::kWarn) FileSystem::Get().AppendFile(rank_log, text).IgnoreError();
+  });
+}
+
+bool TakeTrigger(const std::string& path) {
+  if (!FileSystem::Get().Exists(path)) return false;
+  FileSystem::Get().RemoveAll(path).IgnoreError();
+  return true;
+}
+
+}  // namespace lt2

@@ -1,0 +1,139 @@
+// Damaged checkpoints: every flipped bit is found and named, and an older checkpoint takes over.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tests/checkpoints/saving.h"
+#include "tests/support/temporary_directory.h"
+
+namespace lt2 {
+namespace {
+
+void FlipBit(const std::string& path, int64_t byte, int bit) {
+  std::string content = FileSystem::Get().ReadFile(path).value();
+  content[byte] = static_cast<char>(content[byte] ^ (1 << bit));
+  ASSERT_TRUE(FileSystem::Get().WriteFile(path, content).ok());
+}
+
+// The tensor whose bytes include this one, or "".
+std::string TensorAt(const Manifest& manifest, const std::string& file, int64_t byte) {
+  for (const auto& [tensor, stored] : manifest.BoxesOf(file)) {
+    const int64_t end = stored->offset + stored->box.size() * SizeOf(tensor->dtype);
+    if (stored->offset <= byte && byte < end) return tensor->path();
+  }
+  return "";
+}
+
+class DamageTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    older_ = SaveSample(directory_.path(), 1, 21, 2).value().path;
+    newer_ = SaveSample(directory_.path(), 2, 22, 3).value().path;
+    manifest_ = ReadManifest(newer_).value();
+  }
+  // Verify finds it in this file and tensor, and FindNewestSound falls back with a warning.
+  void ExpectFound(const std::string& file, const std::string& tensor) {
+    const auto report = Verify(newer_);
+    ASSERT_TRUE(report.ok()) << report.status();
+    const bool found =
+        std::any_of(report->damages.begin(), report->damages.end(), [&](const Damage& damage) {
+          return damage.file == JoinPath(newer_, file) && damage.tensor == tensor &&
+                 damage.what.find(file) != std::string::npos &&
+                 damage.what.find(tensor) != std::string::npos;
+        });
+    EXPECT_TRUE(found) << report->status();
+    EXPECT_TRUE(absl::IsDataLoss(report->status()));
+
+    std::vector<std::string> warnings;
+    const auto sound = FindNewestSound(
+        directory_.path(), [&](const std::string& warning) { warnings.push_back(warning); });
+    ASSERT_TRUE(sound.ok()) << sound.status();
+    EXPECT_EQ(*sound, older_);
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_NE(warnings[0].find(file), std::string::npos) << warnings[0];
+    EXPECT_NE(warnings[0].find(tensor), std::string::npos) << warnings[0];
+  }
+
+  TemporaryDirectory directory_;
+  std::string older_, newer_;
+  Manifest manifest_;
+};
+
+TEST_F(DamageTest, AFlippedBitAnywhereIsFoundAndNamed) {
+  constexpr uint64_t kSeed = 5;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  Dice dice(kSeed);
+  int in_tensors = 0, in_frames = 0;
+  for (int trial = 0; trial < 150; ++trial) {
+    const StoredFile& file = manifest_.files[dice.Below(manifest_.files.size())];
+    const int64_t byte = dice.Below(file.bytes);
+    const int bit = static_cast<int>(dice.Below(8));
+    SCOPED_TRACE(testing::Message() << file.name << " byte " << byte << " bit " << bit);
+    const std::string tensor = TensorAt(manifest_, file.name, byte);
+    FlipBit(JoinPath(newer_, file.name), byte, bit);
+    ExpectFound(file.name, tensor);
+    if (tensor.empty()) {
+      ++in_frames;
+      EXPECT_TRUE(absl::IsDataLoss(Checkpoint::Open(newer_).status()));
+    } else {
+      ++in_tensors;
+      for (const SampleTensor& sample : SampleTensors()) {
+        auto checkpoint = Checkpoint::Open(newer_);
+        ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+        TensorPiece piece = EmptyPiece(sample, Box::Whole(sample.shape));
+        const absl::Status loaded = checkpoint->Load({&piece, 1});
+        EXPECT_EQ(absl::IsDataLoss(loaded), sample.path() == tensor) << loaded;
+      }
+    }
+    FlipBit(JoinPath(newer_, file.name), byte, bit);
+  }
+  EXPECT_GT(in_tensors, 10);
+  EXPECT_GT(in_frames, 10);
+  EXPECT_TRUE(Verify(newer_)->sound());
+}
+
+TEST_F(DamageTest, TruncatedShard) {
+  const std::string path = JoinPath(newer_, ShardName(1));
+  for (int64_t bytes : {int64_t{0}, int64_t{100}, int64_t{5000}}) {
+    std::filesystem::resize_file(path, bytes);
+    ExpectFound(ShardName(1), "");
+    // The tensors that lay in what is gone are named as well.
+    EXPECT_GT(Verify(newer_)->damages.size(), 1u);
+  }
+}
+
+TEST_F(DamageTest, MissingShard) {
+  std::filesystem::remove(JoinPath(newer_, ShardName(2)));
+  ExpectFound(ShardName(2), "");
+}
+
+TEST_F(DamageTest, ShardOfAnotherSaveOfTheSameState) {
+  TemporaryDirectory other;
+  const auto again = SaveSample(other.path(), 2, 22, 3);
+  ASSERT_TRUE(again.ok());
+  std::filesystem::copy_file(JoinPath(again->path, ShardName(0)), JoinPath(newer_, ShardName(0)),
+                             std::filesystem::copy_options::overwrite_existing);
+  ExpectFound(ShardName(0), "");
+}
+
+TEST_F(DamageTest, TruncatedOrMissingManifest) {
+  const std::string path = JoinPath(newer_, kManifestFile);
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
+  ExpectFound(kManifestFile, "");
+  std::filesystem::remove(path);
+  ExpectFound(kManifestFile, "");
+}
+
+TEST_F(DamageTest, AllDamagedIsAnErrorNotAFreshStart) {
+  for (const std::string& path : {older_, newer_}) {
+    std::filesystem::remove(JoinPath(path, ShardName(0)));
+  }
+  int warnings = 0;
+  const auto sound = FindNewestSound(directory_.path(), [&](const std::string&) { ++warnings; });
+  EXPECT_TRUE(absl::IsDataLoss(sound.status())) << sound.status();
+  EXPECT_EQ(warnings, 2);
+}
+
+}  // namespace
+}  // namespace lt2

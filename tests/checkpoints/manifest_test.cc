@@ -1,0 +1,100 @@
+#include "checkpoints/manifest.h"
+
+#include <gtest/gtest.h>
+
+namespace lt2 {
+namespace {
+
+Manifest Sample() {
+  Manifest manifest;
+  manifest.info = {.id = "0123456789abcdef",
+                   .step = 1000,
+                   .tokens = 1LL << 40,
+                   .samples = 77,
+                   .data = "f00d",
+                   .tokenizer = "bytes",
+                   .tokenizer_hash = "beef",
+                   .seed = 0xffffffffffffffff,
+                   .config = "[run]\nname = \"x\"\n# \xc3\xa9\n",
+                   .mesh = "dp=2",
+                   .ranks = 2,
+                   .code = "abc",
+                   .extra = {{"skipped", 3}, {"loss", 0.1}}};
+  manifest.files = {{"shard-00000.h5", 9000, "aa"}, {"shard-00001.h5", 8000, "bb"}};
+  StoredTensor tensor{"param", "embed.weight", DType::kF32, {5, 4}, {}};
+  tensor.boxes.push_back({"shard-00000.h5", "id/param/embed.weight", 4096, {{0, 0}, {3, 4}}, "cc"});
+  tensor.boxes.push_back({"shard-00001.h5", "id/param/embed.weight", 4096, {{3, 0}, {2, 4}}, "dd"});
+  manifest.tensors.push_back(tensor);
+  return manifest;
+}
+
+absl::Status StatusOfTensor(std::vector<Box> boxes) {
+  StoredTensor tensor{"param", "w", DType::kF32, {5, 4}, {}};
+  for (const Box& box : boxes) tensor.boxes.push_back({"f", "d", 0, box, ""});
+  return CheckTiling(tensor);
+}
+
+TEST(Manifest, ReadsBackWhatItWrote) {
+  const std::string text = ToJson(Sample());
+  const absl::StatusOr<Manifest> read = ParseManifest(text, "m.json");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(ToJson(*read), text);
+  EXPECT_EQ(read->info.seed, 0xffffffffffffffff);
+  EXPECT_EQ(read->info.tokens, 1LL << 40);
+  EXPECT_EQ(read->info.extra["loss"].get<double>(), 0.1);
+  ASSERT_NE(read->Find("param/embed.weight"), nullptr);
+  EXPECT_EQ(read->Find("param/embed.weight")->boxes[1].box, (Box{{3, 0}, {2, 4}}));
+  EXPECT_EQ(read->Find("param/embed"), nullptr);
+  EXPECT_EQ(read->bytes(), 17000);
+}
+
+TEST(Manifest, EveryTruncationIsDataLossNamingTheFile) {
+  const std::string text = ToJson(Sample());
+  for (size_t length = 0; length + 1 < text.size(); ++length) {
+    const auto read = ParseManifest(text.substr(0, length), "dir/manifest.json");
+    ASSERT_TRUE(absl::IsDataLoss(read.status())) << length << ": " << read.status();
+    ASSERT_NE(read.status().message().find("dir/manifest.json"), std::string::npos);
+  }
+}
+
+TEST(Manifest, EveryFlippedBitIsNoticed) {
+  const std::string text = ToJson(Sample());
+  for (size_t i = 0; i + 1 < text.size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string damaged = text;
+      damaged[i] = static_cast<char>(damaged[i] ^ (1 << bit));
+      const absl::Status status = ParseManifest(damaged, "m").status();
+      // The digit of the format may turn into a higher one.
+      ASSERT_TRUE(absl::IsDataLoss(status) || absl::IsInvalidArgument(status))
+          << "byte " << i << " bit " << bit << ": " << status;
+    }
+  }
+}
+
+TEST(Manifest, ANewerFormatIsNotCalledDamage) {
+  const auto read = ParseManifest(R"({"format": 999})", "m.json");
+  EXPECT_TRUE(absl::IsInvalidArgument(read.status())) << read.status();
+}
+
+TEST(Manifest, BoxesMustTileTheTensorOnce) {
+  EXPECT_TRUE(StatusOfTensor({{{0, 0}, {5, 4}}}).ok());
+  EXPECT_TRUE(StatusOfTensor({{{0, 0}, {5, 1}}, {{0, 1}, {2, 3}}, {{2, 1}, {3, 3}}}).ok());
+  EXPECT_TRUE(absl::IsDataLoss(StatusOfTensor({})));
+  EXPECT_TRUE(absl::IsDataLoss(StatusOfTensor({{{0, 0}, {4, 4}}})));                    // hole
+  EXPECT_TRUE(absl::IsDataLoss(StatusOfTensor({{{0, 0}, {3, 4}}, {{2, 0}, {3, 4}}})));  // overlap
+  EXPECT_TRUE(absl::IsDataLoss(StatusOfTensor({{{0, 0}, {6, 4}}})));                    // beyond
+  EXPECT_TRUE(absl::IsDataLoss(StatusOfTensor({{{0}, {20}}})));                         // rank
+  // As many elements as the tensor has, but one counted twice.
+  EXPECT_TRUE(absl::IsDataLoss(StatusOfTensor({{{0, 0}, {4, 4}}, {{3, 0}, {1, 4}}})));
+}
+
+TEST(Manifest, ATensorInAnUnlistedFileIsDamage) {
+  Manifest manifest = Sample();
+  manifest.files.pop_back();
+  const absl::Status status = ParseManifest(ToJson(manifest), "m").status();
+  EXPECT_TRUE(absl::IsDataLoss(status));
+  EXPECT_NE(status.message().find("shard-00001.h5"), std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace lt2
