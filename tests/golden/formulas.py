@@ -1,0 +1,164 @@
+"""The operators and mixer layers in float64, stated token by token for clearness and not for speed.
+
+Shapes: B sequences, T tokens, H query or key heads, G value heads, K and V head widths, C channels,
+N documents. Functions of sequences take cu_seqlens [N+1] where the documents of one row (B = 1) are
+packed; without it each row is a document.
+"""
+import torch
+import torch.nn.functional as F
+
+
+def documents(x, cu_seqlens):
+    """(sequence, begin, end) of each document of x [B, T, ...]."""
+    if cu_seqlens is None:
+        return [(b, 0, x.shape[1]) for b in range(x.shape[0])]
+    cu = cu_seqlens.tolist()
+    return [(0, begin, end) for begin, end in zip(cu, cu[1:])]
+
+
+def per_document(x, cu_seqlens, function):
+    """Joins function(index, sequence, begin, end) [length, ...] of all documents to [B, T, ...]."""
+    parts = [function(i, *d) for i, d in enumerate(documents(x, cu_seqlens))]
+    return torch.cat(parts).reshape(x.shape[:2] + parts[0].shape[1:])
+
+
+def delta_rule(scale, q, k, v, beta, g=None, initial_state=None, cu_seqlens=None):
+    """q, k [B, T, H, K], v [B, T, G, V], g, beta [B, T, G] -> o like v, states [N, G, K, V]."""
+    group = v.shape[2] // q.shape[2]
+    q, k = q.repeat_interleave(group, 2), k.repeat_interleave(group, 2)
+    final = []
+
+    def scan(i, b, begin, end):
+        S = initial_state[i] if initial_state is not None else \
+            v.new_zeros(v.shape[2], q.shape[3], v.shape[3])
+        rows = []
+        for t in range(begin, end):
+            if g is not None:
+                S = S * g[b, t].exp()[:, None, None]
+            error = v[b, t] - (S * k[b, t][:, :, None]).sum(1)
+            S = S + k[b, t][:, :, None] * (beta[b, t][:, None] * error)[:, None, :]
+            rows.append(scale * (S * q[b, t][:, :, None]).sum(1))
+        final.append(S)
+        return torch.stack(rows)
+
+    return {"o": per_document(v, cu_seqlens, scan), "final_state": torch.stack(final)}
+
+
+def attention(scale, window, q, k, v, gate=None, cu_seqlens=None):
+    """q [B, T, H, K], k [B, T, G, K], v [B, T, G, V], gate [B, T, H, V] -> o [B, T, H, V]."""
+    group = q.shape[2] // k.shape[2]
+    k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
+
+    def rows(_, b, begin, end):
+        out = []
+        for i in range(begin, end):
+            first = max(begin, i - window + 1) if window else begin
+            score = scale * (q[b, i] * k[b, first:i + 1]).sum(-1)
+            out.append((score.softmax(0)[..., None] * v[b, first:i + 1]).sum(0))
+        return torch.stack(out)
+
+    o = per_document(q, cu_seqlens, rows)
+    return {"o": o if gate is None else o * gate.sigmoid()}
+
+
+def short_conv(x, w, bias=None, cu_seqlens=None):
+    """x [B, T, C], w [C, W] with w[:, W-1] on the current token -> SiLU of the convolution."""
+    width = w.shape[1]
+
+    def rows(_, b, begin, end):
+        out = []
+        for t in range(begin, end):
+            taps = [w[:, width - 1 - back] * x[b, t - back]
+                    for back in range(min(width, t - begin + 1))]
+            out.append(sum(taps) if bias is None else sum(taps) + bias)
+        return F.silu(torch.stack(out))
+
+    return {"y": per_document(x, cu_seqlens, rows)}
+
+
+def rms_norm(x, w, eps):
+    """x [..., C] over its root mean square, times w."""
+    return w * x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
+def rms_norm_gate(x, w, gate, eps, kind):
+    """RMSNorm times swish or sigmoid of the gate."""
+    return rms_norm(x, w, eps) * (gate.sigmoid() if kind == "sigmoid" else gate * gate.sigmoid())
+
+
+def l2_norm(x, eps=1e-6):
+    """x [..., C] over its length."""
+    return x / (x.square().sum(-1, keepdim=True) + eps).sqrt()
+
+
+def rope(x, positions, theta, style):
+    """x [B, T, H, K]: the complex number of pair i turns by position * theta^(-2i/K)."""
+    half = x.shape[-1] // 2
+    angle = positions.double()[:, None] * theta ** (-torch.arange(half).double() / half)
+    if style == "half":
+        pair = torch.complex(x[..., :half], x[..., half:])
+    else:
+        pair = torch.complex(x[..., 0::2], x[..., 1::2])
+    turned = pair * torch.polar(torch.ones_like(angle), angle)[:, None, :]
+    both = torch.stack([turned.real, turned.imag], -2 if style == "half" else -1)
+    return both.flatten(-2)
+
+
+def linear_cross_entropy(x, w, target, z_loss):
+    """x [N, C], w [vocabulary, C], target [N] with -100 ignored -> loss [1]."""
+    rows = [(x[n] @ w.T, int(t)) for n, t in enumerate(target) if t != -100]
+    losses = [torch.logsumexp(z, 0) - z[t] + z_loss * torch.logsumexp(z, 0) ** 2 for z, t in rows]
+    return (sum(losses) / len(losses)).reshape(1)
+
+
+def adamw(param, grads, lr, beta1, beta2, eps, weight_decay):
+    """One step for each row of grads [steps, C]: decoupled decay, bias correction."""
+    m, v = torch.zeros_like(param), torch.zeros_like(param)
+    for n, grad in enumerate(grads, 1):
+        m = beta1 * m + (1 - beta1) * grad
+        v = beta2 * v + (1 - beta2) * grad * grad
+        update = (m / (1 - beta1 ** n)) / ((v / (1 - beta2 ** n)).sqrt() + eps)
+        param = param - lr * weight_decay * param - lr * update
+    return {"param": param, "m": m, "v": v}
+
+
+# Mixer layers over parameters p, named as in the files; u [B, T, D].
+
+def gdn_layer(p, u, o):
+    """Gated DeltaNet with the options o of its constructor in flash-linear-attention."""
+    H, K = o["num_heads"], o["head_dim"]
+    G = o.get("num_v_heads", H)
+
+    def convolved(name, heads):
+        x = u @ p[f"{name}_proj.weight"].T
+        if o.get("use_short_conv", True):
+            x = short_conv(x, p[f"{name}_conv1d.weight"][:, 0])["y"]
+        else:
+            x = F.silu(x)
+        return x.unflatten(-1, (heads, -1))
+
+    q, k, v = convolved("q", H), convolved("k", H), convolved("v", G)
+    g = -p["A_log"].exp() * F.softplus(u @ p["a_proj.weight"].T + p["dt_bias"])
+    beta = (2 if o.get("allow_neg_eigval", False) else 1) * (u @ p["b_proj.weight"].T).sigmoid()
+    y = delta_rule(K ** -0.5, l2_norm(q), l2_norm(k), v, beta, g)["o"]
+    gate = (u @ p["g_proj.weight"].T).view_as(y)
+    y = rms_norm_gate(y, p["o_norm.weight"], gate, 1e-5, "swish")
+    return y.flatten(2) @ p["o_proj.weight"].T
+
+
+def full_layer(p, u, o):
+    """Causal softmax attention: grouped heads, QK norm, rotary positions, output gate."""
+    K = o["head_dim"]
+
+    def heads(name):
+        x = (u @ p[f"{name}_proj.weight"].T).unflatten(-1, (-1, K))
+        if o["qk_norm"] and name != "v":
+            x = rms_norm(x, p[f"{name}_norm.weight"], o["norm_eps"])
+        if name == "v":
+            return x
+        return rope(x, torch.arange(u.shape[1]), o["rope_theta"], o["rope_style"])
+
+    y = attention(K ** -0.5, 0, heads("q"), heads("k"), heads("v"))["o"].flatten(2)
+    if o["attention_gate"]:
+        y = y * (u @ p["gate_proj.weight"].T).sigmoid()
+    return y @ p["o_proj.weight"].T
