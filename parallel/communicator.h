@@ -86,12 +86,12 @@ class Communicator {
   int local_size() const { return local_size_; }
   const std::string& host() const { return host_; }
 
-  // Dtypes: F32, F64, I32, U8. All are in place on x.
+  // Dtypes: F32, F64, I32, U8. All are in place on x. Reductions go in rank order.
   //
   // Every rank ends with the reduction over ranks.
   Pending AllReduceAsync(const Tensor& x, Reduction op, const char* label = "all_reduce");
   // x is cut into size() ranges of counts[r] elements, which fill it. Afterwards range rank() of x
-  // holds the reduction, summed in rank order; the other ranges are undefined.
+  // holds the reduction; the other ranges are undefined.
   Pending ReduceScatterAsync(const Tensor& x, std::span<const int64_t> counts, Reduction op,
                              const char* label = "reduce_scatter");
   // The same cut; every rank contributes its own range of x and ends with the whole.

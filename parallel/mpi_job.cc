@@ -1,7 +1,7 @@
 #include "parallel/mpi_job.h"
 
-#include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "core/log.h"
 #include "parallel/reduce_elements.h"
@@ -23,10 +23,6 @@ MPI_Datatype TypeOf(DType dtype) {
       CHECK(false) << "no MPI type for dtype " << dtype;
   }
   return MPI_DATATYPE_NULL;
-}
-
-MPI_Op OpOf(Reduction op) {
-  return op == Reduction::kSum ? MPI_SUM : op == Reduction::kMin ? MPI_MIN : MPI_MAX;
 }
 
 // Counts as MPI's ints, and where each range begins.
@@ -51,13 +47,17 @@ void CheckMpi(int result, const char* what, const char* label) {
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-MpiJob::MpiJob(MPI_Comm comm, int rank, Collective collective)
-    : comm_(comm), rank_(rank), collective_(std::move(collective)) {}
+MpiJob::MpiJob(MPI_Comm comm, int rank, int tag, Collective collective)
+    : comm_(comm), rank_(rank), tag_(tag), collective_(std::move(collective)) {}
 
 MpiJob::MpiJob(std::function<void()> call) : call_(std::move(call)) {}
 
+bool MpiJob::reduces() const {
+  return !is_call() && (collective_.kind == Collective::Kind::kReduceScatter ||
+                        collective_.kind == Collective::Kind::kAllReduce);
+}
+
 int64_t MpiJob::scratch_bytes() const {
-  if (collective_.kind != Collective::Kind::kReduceScatter || is_call()) return 0;
   const int64_t others = static_cast<int64_t>(collective_.counts.size()) - 1;
   return others * collective_.counts[rank_] * SizeOf(collective_.x.dtype());
 }
@@ -72,80 +72,106 @@ void MpiJob::Start(const Tensor& scratch) {
   const int size = barrier ? 0 : static_cast<int>(c.x.size());
   scratch_ = scratch;
   int result = MPI_SUCCESS;
+  MPI_Request request = MPI_REQUEST_NULL;
   switch (c.kind) {
     case Collective::Kind::kAllReduce:
-      result = MPI_Iallreduce(MPI_IN_PLACE, x, size, type, OpOf(c.op), comm_, &request_);
-      break;
     case Collective::Kind::kReduceScatter:
-      return StartReduceScatter(type);
+      return StartExchange();
     case Collective::Kind::kAllGather:
       ToMpi(c.counts, &counts_, &offsets_);
       result = MPI_Iallgatherv(MPI_IN_PLACE, 0, type, x, counts_.data(), offsets_.data(), type,
-                               comm_, &request_);
+                               comm_, &request);
       break;
     case Collective::Kind::kBroadcast:
-      result = MPI_Ibcast(x, size, type, c.peer, comm_, &request_);
+      result = MPI_Ibcast(x, size, type, c.peer, comm_, &request);
       break;
     case Collective::Kind::kAllToAll:
       ToMpi(c.counts, &counts_, &offsets_);
       ToMpi(c.out_counts, &out_counts_, &out_offsets_);
       result = MPI_Ialltoallv(x, counts_.data(), offsets_.data(), type, c.out.raw(),
-                              out_counts_.data(), out_offsets_.data(), type, comm_, &request_);
+                              out_counts_.data(), out_offsets_.data(), type, comm_, &request);
       break;
     case Collective::Kind::kSend:
-      result = MPI_Isend(x, size, type, c.peer, 0, comm_, &request_);
+      result = MPI_Isend(x, size, type, c.peer, 0, comm_, &request);
       break;
     case Collective::Kind::kReceive:
-      result = MPI_Irecv(x, size, type, c.peer, 0, comm_, &request_);
+      result = MPI_Irecv(x, size, type, c.peer, 0, comm_, &request);
       break;
     case Collective::Kind::kBarrier:
-      result = MPI_Ibarrier(comm_, &request_);
+      result = MPI_Ibarrier(comm_, &request);
       break;
   }
   CheckMpi(result, Name(c.kind), c.label);
+  requests_.push_back(request);
 }
 
-// Every rank sends each other rank its range and adds up what it receives in rank order: the bytes
-// of a ring, sums whose bits depend on the number of ranks alone.
-void MpiJob::StartReduceScatter(MPI_Datatype type) {
+std::byte* MpiJob::Range(int rank) const {
   const Collective& c = collective_;
-  ToMpi(c.counts, &counts_, &offsets_);
-  const int mine = counts_[rank_];
-  counts_[rank_] = 0;
-  const int ranks = static_cast<int>(counts_.size());
-  int offset = 0;
-  for (int r = 0; r < ranks; ++r) {
-    out_counts_.push_back(r == rank_ ? 0 : mine);
-    out_offsets_.push_back(offset);
-    offset += out_counts_.back();
-  }
-  void* const received = scratch_.defined() ? scratch_.raw() : nullptr;
-  CheckMpi(MPI_Ialltoallv(c.x.raw(), counts_.data(), offsets_.data(), type, received,
-                          out_counts_.data(), out_offsets_.data(), type, comm_, &request_),
+  return static_cast<std::byte*>(c.x.raw()) + c.offset(rank) * SizeOf(c.x.dtype());
+}
+
+void MpiJob::Message(bool send, std::byte* data, int64_t elements, int other) {
+  if (elements == 0) return;
+  const Collective& c = collective_;
+  const int count = static_cast<int>(elements);
+  const MPI_Datatype type = TypeOf(c.x.dtype());
+  MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
+  CheckMpi(send ? MPI_Isend(data, count, type, other, tag_, comm_, &request)
+                : MPI_Irecv(data, count, type, other, tag_, comm_, &request),
            Name(c.kind), c.label);
 }
 
-void MpiJob::FinishReduceScatter() {
-  const Collective& c = collective_;
-  if (c.counts[rank_] == 0) return;
-  const int64_t element = SizeOf(c.x.dtype());
-  std::byte* const mine = static_cast<std::byte*>(c.x.raw()) + c.offset(rank_) * element;
-  const std::byte* const received = static_cast<const std::byte*>(scratch_.raw());
-  std::vector<const void*> in;
-  for (size_t r = 0; r < c.counts.size(); ++r) {
-    const bool own = static_cast<int>(r) == rank_;
-    in.push_back(own ? mine : received + out_offsets_[r] * element);
+void MpiJob::StartExchange() {
+  exchanging_ = true;
+  const std::vector<int64_t>& counts = collective_.counts;
+  const int64_t bytes = counts[rank_] * SizeOf(collective_.x.dtype());
+  std::byte* to = bytes > 0 ? static_cast<std::byte*>(scratch_.raw()) : nullptr;
+  for (int r = 0; r < static_cast<int>(counts.size()); ++r) {
+    if (r == rank_) continue;
+    Message(/*send=*/false, to, counts[rank_], r);
+    Message(/*send=*/true, Range(r), counts[r], r);
+    to += bytes;
   }
-  ReduceInOrder(in, mine, c.counts[rank_], c.x.dtype(), c.op);
+}
+
+void MpiJob::ReduceOwnRange() {
+  const Collective& c = collective_;
+  const int64_t elements = c.counts[rank_];
+  if (elements == 0) return;
+  const std::byte* received = static_cast<const std::byte*>(scratch_.raw());
+  std::vector<const void*> in;
+  for (int r = 0; r < static_cast<int>(c.counts.size()); ++r) {
+    in.push_back(r == rank_ ? Range(r) : received);
+    if (r != rank_) received += elements * SizeOf(c.x.dtype());
+  }
+  ReduceInOrder(in, Range(rank_), elements, c.x.dtype(), c.op);
+}
+
+void MpiJob::StartSpread() {
+  const std::vector<int64_t>& counts = collective_.counts;
+  for (int r = 0; r < static_cast<int>(counts.size()); ++r) {
+    if (r == rank_) continue;
+    Message(/*send=*/false, Range(r), counts[r], r);
+    Message(/*send=*/true, Range(rank_), counts[rank_], r);
+  }
 }
 
 bool MpiJob::Test() {
   if (is_call()) return true;
   int over = 0;
-  CheckMpi(MPI_Test(&request_, &over, MPI_STATUS_IGNORE), Name(collective_.kind),
-           collective_.label);
+  const int n = static_cast<int>(requests_.size());
+  CheckMpi(n == 1 ? MPI_Test(requests_.data(), &over, MPI_STATUS_IGNORE)
+                  : MPI_Testall(n, requests_.data(), &over, MPI_STATUSES_IGNORE),
+           Name(collective_.kind), collective_.label);
   if (!over) return false;
-  if (collective_.kind == Collective::Kind::kReduceScatter) FinishReduceScatter();
+  if (std::exchange(exchanging_, false)) {
+    ReduceOwnRange();
+    if (collective_.kind == Collective::Kind::kAllReduce) {
+      requests_.clear();
+      StartSpread();
+      return false;
+    }
+  }
   scratch_ = {};
   range_.reset();
   return true;

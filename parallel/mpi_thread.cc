@@ -51,8 +51,8 @@ MpiThread::~MpiThread() {
   thread_.join();
 }
 
-Pending MpiThread::Post(MPI_Comm comm, int rank, Collective collective) {
-  auto job = std::make_unique<MpiJob>(comm, rank, std::move(collective));
+Pending MpiThread::Post(MPI_Comm comm, int rank, int tag, Collective collective) {
+  auto job = std::make_unique<MpiJob>(comm, rank, tag, std::move(collective));
   Pending pending(job->completion());
   Enqueue(std::move(job));
   return pending;
@@ -144,7 +144,7 @@ bool MpiThread::StartWaiting() {
     std::unique_ptr<MpiJob> job = std::move(waiting_.front());
     waiting_.pop_front();
     if (!job->is_call()) recorder_->Start(job->collective().record);
-    job->Start(job->scratch_bytes() > 0 ? scratch_ : Tensor());
+    job->Start(job->reduces() ? scratch_ : Tensor());
     in_flight_.push_back(std::move(job));
     any = true;
   }
@@ -154,8 +154,7 @@ bool MpiThread::StartWaiting() {
 // Takes the scratch memory for the job if it needs it; false while another holds it. Later jobs
 // wait behind, so that the order of starts is the order of posts on every rank.
 bool MpiThread::ScratchFor(const MpiJob& job) {
-  const bool scatter = job.collective().kind == Collective::Kind::kReduceScatter && !job.is_call();
-  if (!scatter) return true;
+  if (!job.reduces()) return true;
   if (scratch_busy_) return false;
   const int64_t bytes = job.scratch_bytes();
   if (!scratch_.defined() || scratch_.size() < bytes) {
@@ -174,7 +173,7 @@ bool MpiThread::EndFinished() {
       continue;
     }
     if (!job.is_call()) recorder_->End(job.collective().record);
-    if (job.collective().kind == Collective::Kind::kReduceScatter) scratch_busy_ = false;
+    if (job.reduces()) scratch_busy_ = false;
     const std::shared_ptr<Completion> completion = job.completion();
     it = in_flight_.erase(it);  // gives up its tensors before the waiter goes on
     completion->Set();

@@ -35,7 +35,8 @@ class MpiThread {
   const World& world() const { return world_; }
   const std::shared_ptr<FlightRecorder>& recorder() const { return recorder_; }
 
-  Pending Post(MPI_Comm comm, int rank, Collective collective);
+  // See MpiJob for the tag.
+  Pending Post(MPI_Comm comm, int rank, int tag, Collective collective);
   // Runs `call` on the thread in its turn and waits for it.
   void Call(std::function<void()> call);
   [[noreturn]] void Abort(int code);
@@ -62,7 +63,7 @@ class MpiThread {
 
   // The thread's own.
   std::deque<std::unique_ptr<MpiJob>> waiting_, in_flight_;
-  Tensor scratch_;  // one reduce-scatter at a time
+  Tensor scratch_;  // one reduction at a time
   bool scratch_busy_ = false;
 
   std::thread thread_;
