@@ -5,9 +5,9 @@
 namespace lt2 {
 namespace {
 
-// A chunk of logits stays in the second-level cache, if that leaves rows enough for the product.
-constexpr int64_t kChunkElements = int64_t{1} << 18;
-constexpr int64_t kLeastRows = 64;
+// 16 MiB of float32 logits, but rows enough that reading w for each chunk does not rule the time.
+constexpr int64_t kChunkElements = int64_t{1} << 22;
+constexpr int64_t kLeastRows = 128;
 
 int64_t ChunkRows(int64_t rows, int64_t vocabulary, int64_t asked) {
   const int64_t chosen = asked > 0 ? asked : std::max(kChunkElements / vocabulary, kLeastRows);
