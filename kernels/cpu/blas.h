@@ -54,12 +54,12 @@ template <class T>
 void Gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda,
           const T* b, int64_t ldb, T beta, T* c, int64_t ldc) {
   if (m == 0 || n == 0) return;
-  // Blocks of the longer side of C: each reads all of the other operand, so they are not small.
-  constexpr int64_t kSmallestBlock = 64, kMostBlocks = 16;
+  // Blocks of the longer side of C: each reads all of the other operand, so they are 64 to 128 long
+  // (longer beyond 16 of them), and even in number.
   const bool by_rows = m >= n;
   const int64_t side = by_rows ? m : n;
-  const int64_t block =
-      (side + kSmallestBlock * kMostBlocks - 1) / (kSmallestBlock * kMostBlocks) * kSmallestBlock;
+  const int64_t wanted = side <= 64 ? 1 : std::min<int64_t>(16, 2 * ((side + 255) / 256));
+  const int64_t block = ((side + wanted - 1) / wanted + 15) / 16 * 16;
   const int64_t blocks = (side + block - 1) / block;
   constexpr double kThreadingPays = 1e6;  // multiply-adds: about 15 microseconds of one core
 #pragma omp parallel for schedule(static) if (double(m) * n * k > kThreadingPays && blocks > 1)
