@@ -1,0 +1,55 @@
+#include "model/block.h"
+
+#include "kernels/add.h"
+#include "kernels/add_rms_norm.h"
+#include "kernels/rms_norm.h"
+#include "model/mixers/registry.h"
+
+namespace lt2 {
+namespace {
+
+Param& NormWeight(const ParamScope& scope, const std::string& name, int64_t width) {
+  return scope.Add(name + ".weight", {width}, {.kind = Init::Kind::kOnes}, /*decay=*/false);
+}
+
+}  // namespace
+
+Block::Block(const ModelConfig& config, const std::string& kind, const ParamScope& scope)
+    : kind_(kind),
+      eps_(config.norm_eps),
+      norm1_(NormWeight(scope, "norm1", config.width)),
+      mixer_(MakeMixer(kind, config, scope.Sub("mixer"))),
+      norm2_(NormWeight(scope, "norm2", config.width)),
+      ffn_(config.width, config.ffn, scope.Sub("ffn")) {}
+
+Var Block::Forward(Tape& tape, const Var& x_ND, const MixerContext& context,
+                   RecomputePolicy recompute) {
+  // By value: a recomputed mixer runs again in backward, when this call has returned.
+  const auto mixer = [this, context](Tape& t, std::span<const Var> in) -> std::vector<Var> {
+    return {mixer_->Forward(t, RmsNorm(t, in[0], norm1_, eps_), context).y_ND};
+  };
+  const Var mixed = recompute == RecomputePolicy::kMixer
+                        ? tape.Recompute(std::span(&x_ND, 1), mixer)[0]
+                        : mixer(tape, std::span(&x_ND, 1))[0];
+  return FeedForwardHalf(tape, x_ND, mixed);
+}
+
+Var Block::FeedForwardHalf(Tape& tape, const Var& x_ND, const Var& mixed_ND) {
+  const SumAndNorm y = AddRmsNorm(tape, x_ND, mixed_ND, norm2_, eps_);
+  return Add(tape, y.sum, ffn_.Forward(tape, y.normed));
+}
+
+Tensor Block::Step(Stream& stream, const Tensor& x_BD, MixerState& state,
+                   const StepContext& context) {
+  Tape tape(stream);
+  tape.set_recording(false);
+  const Var x = tape.Input(x_BD);
+  const Tensor mixed = mixer_->Step(stream, RmsNorm(tape, x, norm1_, eps_).value, state, context);
+  return FeedForwardHalf(tape, x, tape.Input(mixed)).value;
+}
+
+double Block::FlopsPerToken(int64_t sequence) const {
+  return mixer_->FlopsPerToken(sequence) + ffn_.FlopsPerToken();
+}
+
+}  // namespace lt2

@@ -1,0 +1,36 @@
+// One pre-norm residual block: y = x + Mixer(RMSNorm(x)), out = y + FFN(RMSNorm(y)).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "model/config.h"
+#include "model/ffn.h"
+#include "model/mixer.h"
+#include "model/recompute.h"
+
+namespace lt2 {
+
+class Block {
+ public:
+  Block(const ModelConfig& config, const std::string& kind, const ParamScope& scope);
+
+  Var Forward(Tape& tape, const Var& x_ND, const MixerContext& context, RecomputePolicy recompute);
+  // One token per sequence, [B, width].
+  Tensor Step(Stream& stream, const Tensor& x_BD, MixerState& state, const StepContext& context);
+  double FlopsPerToken(int64_t sequence) const;
+  const std::string& kind() const { return kind_; }
+  const Mixer& mixer() const { return *mixer_; }
+
+ private:
+  Var FeedForwardHalf(Tape& tape, const Var& x_ND, const Var& mixed_ND);
+
+  std::string kind_;
+  double eps_;
+  Param& norm1_;
+  std::unique_ptr<Mixer> mixer_;
+  Param& norm2_;
+  FeedForward ffn_;
+};
+
+}  // namespace lt2

@@ -1,0 +1,109 @@
+#include "model/looped_stack.h"
+
+#include <cmath>
+
+#include "kernels/loop_residual.h"
+#include "kernels/probe.h"
+#include "kernels/squared_norm.h"
+
+namespace lt2 {
+namespace {
+
+double Norm(Stream& stream, const Tensor& x) {
+  const Tensor sum = Tensor::Zeros({1}, DType::kF64, x.device());
+  SquaredNorm(stream, {.x = x, .sum = sum});
+  return std::sqrt(sum.data<double>()[0]);
+}
+
+}  // namespace
+
+LoopedStack::LoopedStack(const ModelConfig& config, const ParamScope& root) : loops_(config.loops) {
+  const std::vector<std::string> kinds = *LayerKinds(config);
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const ParamScope scope = root.Sub("layers").Sub(std::to_string(i));
+    blocks_.push_back(std::make_unique<Block>(config, kinds[i], scope));
+  }
+  if (config.loop_residual) {
+    rho_ = &root.Add("loop.residual", {config.loops, config.width}, {.kind = Init::Kind::kZeros},
+                     /*decay=*/false);
+  }
+}
+
+Var LoopedStack::Residual(Tape& tape, const Var& h_ND, const Var& previous_ND, int64_t loop) {
+  return rho_ == nullptr ? h_ND
+                         : LoopResidual(tape, h_ND, previous_ND, *rho_, static_cast<int>(loop));
+}
+
+Var LoopedStack::RunLoop(Tape& tape, const Var& h_ND, int64_t loop, const Documents& documents,
+                         const ForwardOptions& options, const Tensor& first_token_mass) {
+  // Captured by value: a recomputed loop runs again in backward, when this call has returned.
+  const auto blocks = [this, loop, &documents, recompute = options.recompute,
+                       states = options.states,
+                       first_token_mass](Tape& t, std::span<const Var> in) -> std::vector<Var> {
+    Var h = in[0];
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      MixerState* state = states == nullptr ? nullptr : &(*states)[loop * blocks_.size() + i];
+      const MixerContext context{documents, state, first_token_mass};
+      const auto block = [this, i, context, recompute](Tape& t2, std::span<const Var> x) {
+        return std::vector<Var>{blocks_[i]->Forward(t2, x[0], context, recompute)};
+      };
+      const bool again =
+          recompute == RecomputePolicy::kBlock || recompute == RecomputePolicy::kLoop;
+      h = again ? t.Recompute(std::span(&h, 1), block)[0] : block(t, std::span(&h, 1))[0];
+    }
+    return {Residual(t, h, in[0], loop)};
+  };
+  if (options.recompute == RecomputePolicy::kLoop) {
+    return tape.Recompute(std::span(&h_ND, 1), blocks)[0];
+  }
+  return blocks(tape, std::span(&h_ND, 1))[0];
+}
+
+Var LoopedStack::Forward(Tape& tape, Var h_ND, const Documents& documents,
+                         const ForwardOptions& options, const Readout& readout) {
+  LoopDiagnostics* diagnostics = options.diagnostics;
+  if (diagnostics != nullptr) {
+    diagnostics->gradient_norm.assign(loops_, 0.0);
+    diagnostics->hidden_rms.assign(loops_, 0.0);
+    diagnostics->first_token_mass.assign(loops_, 0.0);
+  }
+  for (int64_t loop = 0; loop < loops_; ++loop) {
+    Tensor mass;
+    if (diagnostics != nullptr) mass = Tensor::Zeros({2}, DType::kF64, tape.device());
+    h_ND = RunLoop(tape, h_ND, loop, documents, options, mass);
+    if (diagnostics != nullptr && h_ND.value.on_host()) {
+      diagnostics->hidden_rms[loop] =
+          Norm(tape.stream(), h_ND.value) / std::sqrt(static_cast<double>(h_ND.value.size()));
+      const double* sums = mass.data<double>();
+      diagnostics->first_token_mass[loop] = sums[1] > 0 ? sums[0] / sums[1] : 0;
+      h_ND = Probe(tape, h_ND, [&tape, diagnostics, loop](const Tensor& dh) {
+        diagnostics->gradient_norm[loop] = Norm(tape.stream(), dh);
+      });
+    }
+    if (readout) readout(loop, h_ND.value);
+  }
+  return h_ND;
+}
+
+Tensor LoopedStack::Step(Stream& stream, Tensor h_BD, std::vector<MixerState>& states,
+                         const StepContext& context) {
+  CHECK_EQ(static_cast<int64_t>(states.size()), loops_ * static_cast<int64_t>(blocks_.size()));
+  Tape tape(stream);
+  tape.set_recording(false);
+  for (int64_t loop = 0; loop < loops_; ++loop) {
+    const Tensor previous = h_BD;
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      h_BD = blocks_[i]->Step(stream, h_BD, states[loop * blocks_.size() + i], context);
+    }
+    h_BD = Residual(tape, tape.Input(h_BD), tape.Input(previous), loop).value;
+  }
+  return h_BD;
+}
+
+double LoopedStack::FlopsPerToken(int64_t sequence) const {
+  double one_loop = 0;
+  for (const auto& block : blocks_) one_loop += block->FlopsPerToken(sequence);
+  return one_loop * static_cast<double>(loops_);
+}
+
+}  // namespace lt2

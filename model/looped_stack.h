@@ -1,0 +1,58 @@
+// N blocks run T times with one set of weights (LT2, arXiv 2605.20670, eq. 2):
+//
+//   h̃ₜ = F_N(… F_1(hₜ₋₁)),  hₜ = h̃ₜ + ρₜ ⊙ hₜ₋₁,  t = 1 … T,  ρ = 0 at first
+//
+// No norm between loops, no state carried from one loop to the next.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "model/block.h"
+
+namespace lt2 {
+
+// What a forward pass reports when asked: one entry a loop. On the host, F64.
+struct LoopDiagnostics {
+  std::vector<double> hidden_rms;        // root mean square of hₜ
+  std::vector<double> gradient_norm;     // ‖∂(sum of losses)/∂hₜ‖; filled by Backward
+  std::vector<double> loss;              // mean loss read out from hₜ
+  std::vector<double> first_token_mass;  // mean attention mass on the document's first token
+};
+
+struct ForwardOptions {
+  RecomputePolicy recompute = RecomputePolicy::kNone;
+  // Not null: filled. Asks for extra work (one readout a loop); for logging intervals.
+  LoopDiagnostics* diagnostics = nullptr;
+  // Prefill: one state per (loop, layer), loop-major, to be filled.
+  std::vector<MixerState>* states = nullptr;
+};
+
+class LoopedStack {
+ public:
+  LoopedStack(const ModelConfig& config, const ParamScope& root);
+
+  // h_ND: embeddings. readout, if set, is shown hₜ after each loop t (0-based).
+  using Readout = std::function<void(int64_t loop, const Tensor& h_ND)>;
+  Var Forward(Tape& tape, Var h_ND, const Documents& documents, const ForwardOptions& options,
+              const Readout& readout = {});
+  // One token per sequence. states: per (loop, layer), loop-major.
+  Tensor Step(Stream& stream, Tensor h_BD, std::vector<MixerState>& states,
+              const StepContext& context);
+
+  double FlopsPerToken(int64_t sequence) const;  // all loops
+  int64_t loops() const { return loops_; }
+  const std::vector<std::unique_ptr<Block>>& blocks() const { return blocks_; }
+
+ private:
+  Var RunLoop(Tape& tape, const Var& h_ND, int64_t loop, const Documents& documents,
+              const ForwardOptions& options, const Tensor& first_token_mass);
+  Var Residual(Tape& tape, const Var& h_ND, const Var& previous_ND, int64_t loop);
+
+  int64_t loops_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  Param* rho_ = nullptr;  // [T, width]
+};
+
+}  // namespace lt2

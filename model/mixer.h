@@ -1,0 +1,77 @@
+// The whole contract between a token mixer and the rest of the program.
+//
+// A mixer is one folder under model/mixers/. It declares its parameters in its constructor,
+// computes a layer's output from the normed input, and says what a decoding step must remember. It
+// knows no rank, no communicator and no loop: the stack runs one mixer object T times per visit,
+// and keeps one MixerState per (layer, loop).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/tape.h"
+#include "kernels/documents.h"
+
+namespace lt2 {
+
+// One tensor that a decoding step carries from token to token.
+struct StateEntry {
+  std::string name;
+  Shape shape;  // leading extent: sequences
+  DType dtype;
+};
+// The tensors of StateSpec, in its order.
+using MixerState = std::vector<Tensor>;
+
+// What surrounds a forward pass over N tokens.
+struct MixerContext {
+  const Documents& documents;
+  // Prefill: each document is one sequence starting from nothing; Forward fills *state so that Step
+  // can go on after the document's last token.
+  MixerState* state = nullptr;
+  // Diagnostics: F64 [2], attention mass on documents' first tokens and the number of rows summed.
+  Tensor first_token_mass = {};
+};
+
+// What surrounds a decoding step of one token for each of B sequences.
+struct StepContext {
+  Tensor positions_B;  // I32: the new token's index in its sequence
+  Tensor lengths_B;    // I32: positions + 1, the tokens there are with it
+};
+
+struct MixerOutput {
+  Var y_ND;
+  Var auxiliary_loss = {};  // summed over tokens; undefined value where there is none
+};
+
+// How a mixer's sequence operator continues across ranks that hold neighbouring tokens.
+enum class SequenceStrategy { kScan, kGather, kHalo };
+
+// What another program (flash-linear-attention, for most) calls the same things. Every mixer class
+// has a static ForeignNames() that returns one.
+struct ForeignTable {
+  struct Name {
+    std::string ours, theirs;
+  };
+  std::vector<Name> params;   // relative to the mixer
+  std::vector<Name> options;  // keys of [model.<kind>], constructor arguments over there
+};
+
+class Mixer {
+ public:
+  virtual ~Mixer() = default;
+  // x_ND: normed block input of N tokens. Documents never see each other.
+  virtual MixerOutput Forward(Tape& tape, const Var& x_ND, const MixerContext& context) = 0;
+  // One token per sequence; x_BD and the result [B, width]; updates the state in place.
+  virtual Tensor Step(Stream& stream, const Tensor& x_BD, MixerState& state,
+                      const StepContext& context) = 0;
+  // What Step remembers for `sequences` sequences of at most `capacity` tokens.
+  virtual std::vector<StateEntry> StateSpec(int64_t sequences, int64_t capacity,
+                                            DType dtype) const = 0;
+  // Floating point operations of a forward pass per token (multiply-add = 2), in the convention of
+  // model FLOPs: projections plus the recurrent form, causal attention at half.
+  virtual double FlopsPerToken(int64_t sequence) const = 0;
+  virtual SequenceStrategy strategy() const = 0;
+};
+
+}  // namespace lt2

@@ -1,0 +1,155 @@
+#include "model/mixers/full/full.h"
+
+#include <cmath>
+
+#include "kernels/attention_step.h"
+#include "kernels/cache_append.h"
+#include "kernels/first_token_mass.h"
+#include "kernels/gated_product.h"
+#include "kernels/linear.h"
+#include "kernels/rms_norm.h"
+#include "model/init.h"
+
+namespace lt2 {
+
+FullAttention::Options FullAttention::ReadOptions(const ModelConfig& config,
+                                                  const ConfigTable& table) {
+  Options options{
+      .width = config.width,
+      .heads = config.heads,
+      .kv_heads = config.kv_heads,
+      .head_dim = config.head_dim,
+      .gate = config.attention_gate,
+      .qk_norm = false,
+      .norm_eps = config.norm_eps,
+      .rope = {.theta = config.rope_theta,
+               .style = config.rope_interleaved ? RopeStyle::kInterleaved : RopeStyle::kHalf}};
+  table.Read("qk_norm", &options.qk_norm);
+  return options;
+}
+
+FullAttention::FullAttention(const Options& options, const ParamScope& scope)
+    : options_(options),
+      attention_{.scale = 1 / std::sqrt(static_cast<double>(options.head_dim)), .window = 0},
+      q_proj_(scope.Add("q_proj.weight", {options.heads * options.head_dim, options.width},
+                        ProjectionInit(options.width))),
+      k_proj_(scope.Add("k_proj.weight", {options.kv_heads * options.head_dim, options.width},
+                        ProjectionInit(options.width))),
+      v_proj_(scope.Add("v_proj.weight", {options.kv_heads * options.head_dim, options.width},
+                        ProjectionInit(options.width))),
+      o_proj_(scope.Add("o_proj.weight", {options.width, options.heads * options.head_dim},
+                        ProjectionInit(options.width))) {
+  if (options.gate) {
+    gate_proj_ = &scope.Add("gate_proj.weight", {options.heads * options.head_dim, options.width},
+                            {.kind = Init::Kind::kZeros});
+  }
+  if (options.qk_norm) {
+    q_norm_ = &scope.Add("q_norm.weight", {options.head_dim}, {.kind = Init::Kind::kOnes}, false);
+    k_norm_ = &scope.Add("k_norm.weight", {options.head_dim}, {.kind = Init::Kind::kOnes}, false);
+  }
+}
+
+Var FullAttention::RotatedHeads(Tape& tape, const Var& x_NC, int64_t heads, Param* norm,
+                                const Tensor& positions_N) const {
+  const int64_t tokens = x_NC.value.dim(0);
+  Var x = Reshape(x_NC, {tokens, heads, options_.head_dim});
+  if (norm != nullptr) x = RmsNorm(tape, x, *norm, options_.norm_eps);
+  return Rope(tape, x, positions_N, options_.rope);
+}
+
+MixerOutput FullAttention::Forward(Tape& tape, const Var& x_ND, const MixerContext& context) {
+  const Documents& documents = context.documents;
+  const int64_t tokens = documents.tokens();
+  const int64_t heads = options_.heads, kv_heads = options_.kv_heads, dim = options_.head_dim;
+  const Var q =
+      RotatedHeads(tape, Linear(tape, x_ND, q_proj_), heads, q_norm_, documents.positions());
+  const Var k =
+      RotatedHeads(tape, Linear(tape, x_ND, k_proj_), kv_heads, k_norm_, documents.positions());
+  const Var v = Reshape(Linear(tape, x_ND, v_proj_), {tokens, kv_heads, dim});
+  if (context.state != nullptr) FillCaches(k, v, documents, *context.state);
+
+  Tensor lse_NH;
+  Var o = Attention(tape, q, k, v, attention_, documents, &lse_NH);
+  if (context.first_token_mass.defined()) {
+    FirstTokenMass(tape.stream(), {.q_NHD = q.value,
+                                   .k_NGD = k.value,
+                                   .lse_NH = lse_NH,
+                                   .mass = context.first_token_mass,
+                                   .options = attention_,
+                                   .documents = documents});
+  }
+  o = Reshape(o, {tokens, heads * dim});
+  if (gate_proj_ != nullptr) o = SigmoidGate(tape, o, Linear(tape, x_ND, *gate_proj_));
+  return {.y_ND = Linear(tape, o, o_proj_)};
+}
+
+void FullAttention::FillCaches(const Var& k_NGD, const Var& v_NGD, const Documents& documents,
+                               MixerState& state) const {
+  const auto cu = documents.cu_seqlens().span<int32_t>();
+  for (int64_t d = 0; d < documents.count(); ++d) {
+    const int64_t length = cu[d + 1] - cu[d];
+    CHECK_LE(length, state[0].dim(1)) << "a prompt longer than the cache";
+    for (int i = 0; i < 2; ++i) {
+      const Tensor& all = i == 0 ? k_NGD.value : v_NGD.value;
+      const int64_t row = options_.kv_heads * options_.head_dim;
+      state[i]
+          .Flat(d * state[i].dim(1) * row, length * row)
+          .CopyFrom(all.Flat(cu[d] * row, length * row));
+    }
+  }
+}
+
+Tensor FullAttention::Step(Stream& stream, const Tensor& x_BD, MixerState& state,
+                           const StepContext& context) {
+  Tape tape(stream);
+  tape.set_recording(false);
+  const int64_t batch = x_BD.dim(0);
+  const int64_t heads = options_.heads, kv_heads = options_.kv_heads, dim = options_.head_dim;
+  const Var x = tape.Input(x_BD);
+  const Var q = RotatedHeads(tape, Linear(tape, x, q_proj_), heads, q_norm_, context.positions_B);
+  const Var k =
+      RotatedHeads(tape, Linear(tape, x, k_proj_), kv_heads, k_norm_, context.positions_B);
+  const Var v = Linear(tape, x, v_proj_);
+  for (int i = 0; i < 2; ++i) {
+    CacheAppend(stream, {.x_BC = i == 0 ? k.value : v.value,
+                         .positions_B = context.positions_B,
+                         .cache_BSC = state[i]});
+  }
+  Tensor o_BHD = Tensor::Empty({batch, heads, dim}, x_BD.dtype(), x_BD.device());
+  AttentionStep(stream, {.q_BHD = q.value,
+                         .k_BSGD = state[0],
+                         .v_BSGE = state[1],
+                         .lengths_B = context.lengths_B,
+                         .o_BHE = o_BHD,
+                         .options = attention_});
+  Var o = tape.Input(o_BHD.Reshape({batch, heads * dim}));
+  if (gate_proj_ != nullptr) o = SigmoidGate(tape, o, Linear(tape, x, *gate_proj_));
+  return Linear(tape, o, o_proj_).value;
+}
+
+std::vector<StateEntry> FullAttention::StateSpec(int64_t sequences, int64_t capacity,
+                                                 DType dtype) const {
+  const Shape cache = {sequences, capacity, options_.kv_heads, options_.head_dim};
+  return {{"k_cache", cache, dtype}, {"v_cache", cache, dtype}};
+}
+
+double FullAttention::FlopsPerToken(int64_t sequence) const {
+  const double inner = static_cast<double>(options_.heads * options_.head_dim);
+  const double kv = static_cast<double>(options_.kv_heads * options_.head_dim);
+  const double width = static_cast<double>(options_.width);
+  const double projections = 2 * width * ((options_.gate ? 3 : 2) * inner + 2 * kv);
+  return projections + 2 * inner * static_cast<double>(sequence + 1);
+}
+
+ForeignTable FullAttention::ForeignNames() {
+  return {.params = {{"q_proj.weight", "q_proj.weight"},
+                     {"k_proj.weight", "k_proj.weight"},
+                     {"v_proj.weight", "v_proj.weight"},
+                     {"o_proj.weight", "o_proj.weight"},
+                     {"gate_proj.weight", "g_proj.weight"},
+                     {"q_norm.weight", "q_norm.weight"},
+                     {"k_norm.weight", "k_norm.weight"}},
+          .options = {{"qk_norm", "qk_norm"}}};
+}
+
+}  // namespace lt2

@@ -1,0 +1,46 @@
+#include "model/mixers/registry.h"
+
+#include "model/mixers/full/full.h"
+#include "model/mixers/gdn/gdn.h"
+
+namespace lt2 {
+
+std::vector<std::string> MixerKinds() {
+  return {
+#define MIXER(kind, Class) #kind,
+#include "model/mixers/mixers.def"
+#undef MIXER
+  };
+}
+
+void CheckMixerOptions(const std::string& kind, const ModelConfig& config,
+                       const ConfigTable& options) {
+#define MIXER(name, Class) \
+  if (kind == #name) return (void)Class::ReadOptions(config, options);
+#include "model/mixers/mixers.def"
+#undef MIXER
+  CHECK(false) << "unknown mixer " << kind;
+}
+
+std::unique_ptr<Mixer> MakeMixer(const std::string& kind, const ModelConfig& config,
+                                 const ParamScope& scope) {
+  const auto found = config.mixer_options.find(kind);
+  const ConfigTable options = found == config.mixer_options.end() ? ConfigTable() : found->second;
+#define MIXER(name, Class) \
+  if (kind == #name) return std::make_unique<Class>(Class::ReadOptions(config, options), scope);
+#include "model/mixers/mixers.def"
+#undef MIXER
+  CHECK(false) << "unknown mixer " << kind;
+  return nullptr;
+}
+
+ForeignTable ForeignNamesOf(const std::string& kind) {
+#define MIXER(name, Class) \
+  if (kind == #name) return Class::ForeignNames();
+#include "model/mixers/mixers.def"
+#undef MIXER
+  CHECK(false) << "unknown mixer " << kind;
+  return {};
+}
+
+}  // namespace lt2

@@ -1,0 +1,28 @@
+// The kinds of mixers.def, by name.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/param_set.h"
+#include "model/config.h"
+#include "model/mixer.h"
+
+namespace lt2 {
+
+std::vector<std::string> MixerKinds();
+
+// Reads the kind's options and notes mistakes on the table.
+void CheckMixerOptions(const std::string& kind, const ModelConfig& config,
+                       const ConfigTable& options);
+
+// Builds one layer's mixer; its parameters are declared under `scope`. The options have been
+// checked before.
+std::unique_ptr<Mixer> MakeMixer(const std::string& kind, const ModelConfig& config,
+                                 const ParamScope& scope);
+
+// The import table of a kind.
+ForeignTable ForeignNamesOf(const std::string& kind);
+
+}  // namespace lt2

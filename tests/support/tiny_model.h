@@ -1,0 +1,43 @@
+// Small models with memory bound and parameters filled, for tests.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "model/language_model.h"
+
+namespace lt2 {
+
+// gdn, gdn, full with GQA, gate and two loops, on a width of 32: everything odd but legal.
+ModelConfig TinyConfig();
+
+class TinyModel {
+ public:
+  TinyModel(const ModelConfig& config, DType dtype, Backend backend, uint64_t seed = 1);
+
+  Stream stream;
+  DType dtype;
+  LanguageModel model;
+
+  // Loss (nll sum) and the gradient of every parameter, by name.
+  struct Result {
+    double loss = 0;
+    std::map<std::string, std::vector<double>> grads;
+  };
+  struct Tokens {
+    std::vector<int32_t> ids, targets, cu_seqlens;
+  };
+  Result ForwardBackward(const Tokens& tokens, const ForwardOptions& options = {},
+                         double z_loss = 0);
+  double LossOnly(const Tokens& tokens, double z_loss = 0);  // the objective
+};
+
+// Random tokens in `documents` ragged documents, every seventh target not counted.
+TinyModel::Tokens RandomTokens(const ModelConfig& config, int64_t tokens, int64_t documents,
+                               uint64_t seed);
+
+// ‖a − b‖ / ‖b‖.
+double RelativeDifference(const std::vector<double>& a, const std::vector<double>& b);
+
+}  // namespace lt2
