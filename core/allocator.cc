@@ -39,8 +39,7 @@ void HostAllocator::EraseFree(BlockMap::iterator block) {
 }
 
 void HostAllocator::AddSegment(int64_t bytes) {
-  void* memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(memory != MAP_FAILED) << "out of host memory: " << bytes << " bytes more than the "
                               << stats_.reserved << " held; lower batch.micro_batch or set "
                               << "parallel.recompute = \"block\"";

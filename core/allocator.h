@@ -51,8 +51,8 @@ class HostAllocator {
   void EraseFree(BlockMap::iterator block);
 
   mutable std::mutex mutex_;
-  BlockMap blocks_;                                  // every block, by address
-  std::set<std::pair<int64_t, std::byte*>> free_;    // free ones, by size then address
+  BlockMap blocks_;                                // every block, by address
+  std::set<std::pair<int64_t, std::byte*>> free_;  // free ones, by size then address
   std::map<std::byte*, int64_t> segments_;
   MemoryStats stats_;
 };

@@ -28,16 +28,16 @@ struct CheckVoidify {
 
 }  // namespace lt2
 
-#define CHECK(condition)          \
-  (condition) ? void(0)           \
-              : ::lt2::CheckVoidify() & ::lt2::CheckFailure(__FILE__, __LINE__, #condition).stream()
+#define CHECK(condition) \
+  (condition)            \
+      ? void(0)          \
+      : ::lt2::CheckVoidify() & ::lt2::CheckFailure(__FILE__, __LINE__, #condition).stream()
 
-#define LT2_CHECK_OP(a, op, b)                                                                \
-  ((a)op(b)) ? void(0)                                                                        \
-             : ::lt2::CheckVoidify() &                                                        \
-                   ::lt2::CheckFailure(__FILE__, __LINE__, #a " " #op " " #b).stream() << "(" \
-                                                                                       << (a) \
-                                                                                       << " vs " << (b) << ") "
+#define LT2_CHECK_OP(a, op, b)                                                         \
+  ((a)op(b)) ? void(0)                                                                 \
+             : ::lt2::CheckVoidify() &                                                 \
+                   ::lt2::CheckFailure(__FILE__, __LINE__, #a " " #op " " #b).stream() \
+                       << "(" << (a) << " vs " << (b) << ") "
 #define CHECK_EQ(a, b) LT2_CHECK_OP(a, ==, b)
 #define CHECK_NE(a, b) LT2_CHECK_OP(a, !=, b)
 #define CHECK_LT(a, b) LT2_CHECK_OP(a, <, b)

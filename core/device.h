@@ -11,10 +11,14 @@ enum class Backend : uint8_t { kReference, kCpu, kCuda, kMeta };
 
 constexpr const char* Name(Backend backend) {
   switch (backend) {
-    case Backend::kReference: return "reference";
-    case Backend::kCpu: return "cpu";
-    case Backend::kCuda: return "cuda";
-    case Backend::kMeta: return "meta";
+    case Backend::kReference:
+      return "reference";
+    case Backend::kCpu:
+      return "cpu";
+    case Backend::kCuda:
+      return "cuda";
+    case Backend::kMeta:
+      return "meta";
   }
   return "?";
 }

@@ -12,22 +12,31 @@ enum class DType : uint8_t { kF64, kF32, kBF16, kI32, kU8 };
 
 constexpr int64_t SizeOf(DType dtype) {
   switch (dtype) {
-    case DType::kF64: return 8;
+    case DType::kF64:
+      return 8;
     case DType::kF32:
-    case DType::kI32: return 4;
-    case DType::kBF16: return 2;
-    case DType::kU8: return 1;
+    case DType::kI32:
+      return 4;
+    case DType::kBF16:
+      return 2;
+    case DType::kU8:
+      return 1;
   }
   return 0;
 }
 
 constexpr const char* Name(DType dtype) {
   switch (dtype) {
-    case DType::kF64: return "f64";
-    case DType::kF32: return "f32";
-    case DType::kBF16: return "bf16";
-    case DType::kI32: return "i32";
-    case DType::kU8: return "u8";
+    case DType::kF64:
+      return "f64";
+    case DType::kF32:
+      return "f32";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kI32:
+      return "i32";
+    case DType::kU8:
+      return "u8";
   }
   return "?";
 }
@@ -48,9 +57,12 @@ inline constexpr DType kDTypeOf<int32_t> = DType::kI32;
 template <class Fn>
 void DispatchFloat(DType dtype, Fn&& fn) {
   switch (dtype) {
-    case DType::kF32: return fn.template operator()<float>();
-    case DType::kF64: return fn.template operator()<double>();
-    default: CHECK(false) << "no CPU kernel for dtype " << dtype;
+    case DType::kF32:
+      return fn.template operator()<float>();
+    case DType::kF64:
+      return fn.template operator()<double>();
+    default:
+      CHECK(false) << "no CPU kernel for dtype " << dtype;
   }
 }
 

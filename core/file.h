@@ -32,7 +32,8 @@ class FileSystem {
   virtual absl::Status Sync(const std::string& path) = 0;
   virtual absl::Status MakeDirectories(const std::string& path) = 0;
   virtual absl::Status RemoveAll(const std::string& path) = 0;
-  virtual absl::StatusOr<std::vector<std::string>> List(const std::string& directory) = 0;  // sorted
+  virtual absl::StatusOr<std::vector<std::string>> List(
+      const std::string& directory) = 0;  // sorted
   virtual bool Exists(const std::string& path) = 0;
   virtual bool IsDirectory(const std::string& path) = 0;
   virtual absl::StatusOr<int64_t> FileSize(const std::string& path) = 0;

@@ -36,19 +36,21 @@ Id LinkProperties() {
 
 }  // namespace
 
-bool File::Impl::Has(const std::string& name) const {
-  if (name == "/") return true;
+htri_t File::Impl::Find(const std::string& name) const {
+  if (name == "/") return 1;
   // The library answers only for the last step of a path.
   for (size_t slash = name.find('/', 1);; slash = name.find('/', slash + 1)) {
     const std::string prefix = name.substr(0, slash);
-    if (!prefix.empty() && H5Lexists(file, prefix.c_str(), H5P_DEFAULT) <= 0) return false;
-    if (slash == std::string::npos || slash + 1 == name.size()) return !prefix.empty();
+    if (prefix.empty()) return 0;
+    if (const htri_t found = H5Lexists(file, prefix.c_str(), H5P_DEFAULT); found <= 0) return found;
+    if (slash == std::string::npos || slash + 1 == name.size()) return 1;
   }
 }
 
 absl::StatusOr<Id> File::Impl::OpenObject(const std::string& name) const {
-  if (!Has(name)) return Missing(name);
-  Id object(H5Oopen(file, name.c_str(), H5P_DEFAULT));
+  const htri_t found = Find(name);
+  if (found == 0) return Missing(name);
+  Id object(found > 0 ? H5Oopen(file, name.c_str(), H5P_DEFAULT) : H5I_INVALID_HID);
   if (!object.ok()) return ReadFailure(Where(name), "cannot open");
   return object;
 }
@@ -107,7 +109,7 @@ const std::string& File::path() const { return impl_->path; }
 
 bool File::Has(const std::string& name) const {
   Lock lock;
-  return impl_->Has(name);
+  return impl_->Find(name) > 0;
 }
 
 absl::StatusOr<std::vector<std::string>> File::List(const std::string& group) const {

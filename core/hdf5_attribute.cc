@@ -42,10 +42,9 @@ absl::Status File::SetAttribute(const std::string& on, const std::string& name,
 absl::StatusOr<Id> File::Impl::OpenAttribute(const std::string& on, const std::string& name) const {
   ASSIGN_OR_RETURN(Id object, OpenObject(on));
   const std::string where = StrCat("attribute '", name, "'");
-  if (H5Aexists(object, name.c_str()) <= 0) {
-    return absl::NotFoundError(StrCat(Where(on), ": there is no ", where));
-  }
-  Id attribute(H5Aopen(object, name.c_str(), H5P_DEFAULT));
+  const htri_t found = H5Aexists(object, name.c_str());
+  if (found == 0) return absl::NotFoundError(StrCat(Where(on), ": there is no ", where));
+  Id attribute(found > 0 ? H5Aopen(object, name.c_str(), H5P_DEFAULT) : H5I_INVALID_HID);
   if (!attribute.ok()) return ReadFailure(Where(on), StrCat("cannot open ", where));
   const Id space(H5Aget_space(attribute));
   if (H5Sget_simple_extent_npoints(space) != 1) {

@@ -72,7 +72,8 @@ struct File::Impl {
     Lock lock;
     if (file >= 0) H5Fclose(file);
   }
-  bool Has(const std::string& name) const;
+  // 1 if the object is there, 0 if not, negative if the file cannot tell.
+  htri_t Find(const std::string& name) const;
   std::string Where(const std::string& name) const { return StrCat(path, ", '", name, "'"); }
   absl::Status Missing(const std::string& name) const {
     return absl::NotFoundError(StrCat(path, ": there is no '", name, "'"));

@@ -14,9 +14,9 @@ struct Init {
   enum class Kind : uint8_t {
     kZeros,
     kOnes,
-    kTruncatedNormal,  // a = standard deviation, cut at 3 standard deviations
-    kUniform,          // in [a, b)
-    kLogUniform,       // log of U(a, b): A_log
+    kTruncatedNormal,            // a = standard deviation, cut at 3 standard deviations
+    kUniform,                    // in [a, b)
+    kLogUniform,                 // log of U(a, b): A_log
     kInverseSoftplusLogUniform,  // softplus^-1 of exp(U(ln a, ln b)): dt_bias
   };
   Kind kind = Kind::kZeros;

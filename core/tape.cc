@@ -128,8 +128,8 @@ std::vector<Tensor> Tape::Kept(const std::function<std::vector<Tensor>()>& make)
   return recording_ ? std::exchange(values, {}) : values;
 }
 
-std::vector<Var> Tape::Recompute(
-    std::span<const Var> in, std::function<std::vector<Var>(Tape&, std::span<const Var>)> fn) {
+std::vector<Var> Tape::Recompute(std::span<const Var> in,
+                                 std::function<std::vector<Var>(Tape&, std::span<const Var>)> fn) {
   if (!recording_) return fn(*this, in);
 
   // The silent pass: what operators save dies with `silent`, what they keep goes to the list.

@@ -72,7 +72,8 @@ struct Node {
   const char* name = "";
   std::vector<Param*> params = {};
   InputGrad input_grad = {};
-  WeightGrad weight_grad = {};  // empty unless it can be deferred; then input_grad adds to params too
+  WeightGrad weight_grad =
+      {};  // empty unless it can be deferred; then input_grad adds to params too
 };
 
 class Tape {

@@ -52,7 +52,8 @@ Tensor Tensor::FromHost(std::span<const double> values, const Shape& shape, DTyp
   CHECK_EQ(static_cast<int64_t>(values.size()), shape.size());
   Tensor tensor = Empty(shape, dtype, device);
   if (!tensor.on_host()) return tensor;
-  DispatchFloat(dtype, [&]<class T>() { std::copy(values.begin(), values.end(), tensor.data<T>()); });
+  DispatchFloat(dtype,
+                [&]<class T>() { std::copy(values.begin(), values.end(), tensor.data<T>()); });
   return tensor;
 }
 
@@ -110,10 +111,17 @@ Tensor Tensor::Clone() const {
 std::vector<double> Tensor::ToDoubles() const {
   std::vector<double> out(size());
   switch (dtype_) {
-    case DType::kF32: std::copy_n(data<float>(), size(), out.begin()); break;
-    case DType::kF64: std::copy_n(data<double>(), size(), out.begin()); break;
-    case DType::kI32: std::copy_n(data<int32_t>(), size(), out.begin()); break;
-    default: CHECK(false) << "ToDoubles of " << dtype_;
+    case DType::kF32:
+      std::copy_n(data<float>(), size(), out.begin());
+      break;
+    case DType::kF64:
+      std::copy_n(data<double>(), size(), out.begin());
+      break;
+    case DType::kI32:
+      std::copy_n(data<int32_t>(), size(), out.begin());
+      break;
+    default:
+      CHECK(false) << "ToDoubles of " << dtype_;
   }
   return out;
 }

@@ -27,9 +27,9 @@ class Tensor {
                          Device device);
   static Tensor FromHost(std::span<const int32_t> values, const Shape& shape, Device device);
 
-  Tensor Reshape(const Shape& shape) const;             // same size
-  Tensor Rows(int64_t begin, int64_t end) const;        // leading extent [begin, end)
-  Tensor Flat(int64_t begin, int64_t elements) const;   // one-dimensional piece of the elements
+  Tensor Reshape(const Shape& shape) const;            // same size
+  Tensor Rows(int64_t begin, int64_t end) const;       // leading extent [begin, end)
+  Tensor Flat(int64_t begin, int64_t elements) const;  // one-dimensional piece of the elements
 
   bool defined() const { return storage_ != nullptr; }
   const Shape& shape() const { return shape_; }
@@ -60,9 +60,9 @@ class Tensor {
 
   // Host only; nothing happens on kMeta.
   void Zero() const;
-  void CopyFrom(const Tensor& other) const;      // same shape size and dtype
+  void CopyFrom(const Tensor& other) const;  // same shape size and dtype
   Tensor Clone() const;
-  std::vector<double> ToDoubles() const;         // any float or integer dtype
+  std::vector<double> ToDoubles() const;  // any float or integer dtype
 
  private:
   std::shared_ptr<Storage> storage_;

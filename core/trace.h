@@ -11,9 +11,9 @@
 namespace lt2 {
 
 struct TraceEvent {
-  const char* name;  // a literal
-  uint64_t thread;   // distinguishes threads, nothing more
-  int rank;          // LogRank() of the thread
+  const char* name;   // a literal
+  uint64_t thread;    // distinguishes threads, nothing more
+  int rank;           // LogRank() of the thread
   double begin, end;  // seconds on the monotonic clock
 };
 

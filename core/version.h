@@ -5,9 +5,9 @@
 
 namespace lt2 {
 
-std::string GitCommit();      // short hash, "+" if the tree had changes, "unknown" outside git
+std::string GitCommit();  // short hash, "+" if the tree had changes, "unknown" outside git
 std::string CompilerVersion();
 std::string BuildType();
-std::string CudaVersion();    // toolkit compiled with, "none" without
+std::string CudaVersion();  // toolkit compiled with, "none" without
 
 }  // namespace lt2

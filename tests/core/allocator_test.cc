@@ -51,7 +51,8 @@ TEST(HostAllocator, ASecondRoundAsksTheSystemForNothing) {
   HostAllocator allocator;
   const auto round = [&] {
     std::vector<void*> held;
-    for (int64_t bytes : {100, 5000000, 64, 70000, 5000000}) held.push_back(allocator.Allocate(bytes));
+    for (int64_t bytes : {100, 5000000, 64, 70000, 5000000})
+      held.push_back(allocator.Allocate(bytes));
     for (void* pointer : held) allocator.Free(pointer);
   };
   round();

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int64_t kSize = 6;
 
-// Three operators in double, written as kernels are: a product with a parameter (its weight gradient
-// deferrable), a square, and a sum.
+// Three operators in double, written as kernels are: a product with a parameter (its weight
+// gradient deferrable), a square, and a sum.
 class TapeTest : public testing::Test {
  protected:
   Stream stream_{.device = {Backend::kCpu}};
