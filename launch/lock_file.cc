@@ -95,6 +95,7 @@ LockHolder LockHolder::ThisProcess(int64_t epoch) {
 }
 
 std::string LockHolder::ToString() const {
+  if (pid == 0) return "a process that its lock file does not name";
   return StrCat("pid ", pid, " on ", host, job.empty() ? "" : StrCat(" (job ", job, ")"));
 }
 

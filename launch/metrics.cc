@@ -16,7 +16,9 @@ namespace {
 constexpr char kMetrics[] = "metrics.jsonl", kEvents[] = "events.jsonl";
 
 absl::Status AppendLine(const std::string& run_dir, const char* file, const JsonLine& line) {
-  return FileSystem::Get().AppendFile(JoinPath(run_dir, file), line.dump() + "\n");
+  // Text that is not UTF-8 (a path in an error) must not cost the line.
+  const std::string text = line.dump(-1, ' ', false, JsonLine::error_handler_t::replace);
+  return FileSystem::Get().AppendFile(JoinPath(run_dir, file), text + "\n");
 }
 
 absl::Status EndTornLine(const std::string& path) {

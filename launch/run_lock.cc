@@ -89,7 +89,8 @@ absl::StatusOr<std::unique_ptr<RunLock>> RunLock::Acquire(const std::string& run
                                                   "; stop it, or choose another --run-dir"));
     }
     if (!told && epoch == 0) {
-      LogInfo(StrCat(run_dir, " is in use by ", watch.holder().ToString(), "; waiting"));
+      LogInfo(StrCat(run_dir, " is in use by ", watch.holder().ToString(), "; waiting up to ",
+                     options.wait_seconds, " s"));
       told = true;
     }
     Sleep(std::clamp(options.heartbeat_seconds / 10, 0.005, 0.25));

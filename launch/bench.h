@@ -1,0 +1,42 @@
+// Timings: medians of repeated runs beside the machine's own limits, measured in the same process.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "launch/run_config.h"
+#include "parallel/communicator.h"
+
+namespace lt2 {
+
+// What this machine does at best with the threads in use.
+struct MachineLimits {
+  double gemm_flops = 0;  // per second, float32, 1024³
+  double copy_bytes = 0;  // per second, read plus written, far beyond the caches
+};
+MachineLimits MeasureLimits();
+
+// One operator at a size worth timing.
+struct OpTiming {
+  std::string op, name;
+  double forward_s = 0, backward_s = 0;  // medians
+  double floor_s = 0;  // of both: the larger of FLOPs at gemm_flops and bytes at copy_bytes
+  double share() const { return floor_s / (forward_s + backward_s); }
+};
+// `ops` empty: all. NotFound for an unknown name. `dtype`: F32 or F64.
+absl::StatusOr<std::vector<OpTiming>> BenchOps(const std::vector<std::string>& ops, DType dtype,
+                                               int repeats);
+
+struct StepTiming {
+  double step_s = 0;                          // median
+  double tokens_per_s = 0, model_tflops = 0;  // of all ranks
+  double gemm_share = 0;  // model FLOPs over what the measured GEMM rate would do (one rank)
+  int64_t parameters = 0, peak_bytes = 0, planned_bytes = 0;
+  int64_t growths = 0;  // requests for memory after the first step: 0
+  double loss_first = 0, loss_last = 0;
+};
+// Whole optimizer steps on random tokens, `steps` timed ones after warm-up. Collective.
+absl::StatusOr<StepTiming> BenchStep(const RunConfig& config, int steps, Communicator& world);
+
+}  // namespace lt2

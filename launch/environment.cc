@@ -1,0 +1,61 @@
+#include "launch/environment.h"
+
+#include <omp.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "checkpoints/agreement.h"
+#include "core/hdf5.h"
+#include "core/status_macros.h"
+#include "core/version.h"
+#include "launch/memory_plan.h"
+
+namespace lt2 {
+
+JsonLine Environment(const RunConfig& config, const Mesh& mesh, Communicator& world) {
+  const char* job = std::getenv("SLURM_JOB_ID");
+  return {{"hosts", world.GatherStrings(world.host())},
+          {"ranks", world.size()},
+          {"mesh", mesh.ToString()},
+          {"zero", config.parallel.zero},
+          {"threads_per_rank", omp_get_max_threads()},
+          {"gpus", JsonLine::array()},
+          {"job", job == nullptr ? "" : job},
+          {"commit", GitCommit()},
+          {"compiler", CompilerVersion()},
+          {"build", BuildType()},
+          {"hdf5", h5::Version()},
+          {"cuda", CudaVersion()}};
+}
+
+absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& mesh,
+                                           int64_t max_documents, Communicator& world) {
+  const int64_t replica_tokens = config.batch.micro_batch * config.data.sequence * mesh.dp;
+  StepOptions options{.model = config.model,
+                      .optimizer = config.optimizer,
+                      .zero = static_cast<int>(config.parallel.zero),
+                      .dtype = config.parallel.value_dtype(),
+                      .device = {Backend::kCpu},
+                      .sequence = config.data.sequence,
+                      .micro_batch = config.batch.micro_batch,
+                      .micro_batches = config.batch.tokens / replica_tokens,
+                      .max_documents = max_documents};
+  if (config.parallel.recompute != RecomputeChoice::kAuto) {
+    options.recompute = static_cast<RecomputePolicy>(config.parallel.recompute);
+    return options;
+  }
+  // Rank 0 decides for all: its view of free memory is one of several.
+  absl::StatusOr<std::string> choice = std::string();
+  if (world.rank() == 0) {
+    const absl::StatusOr<RecomputePolicy> policy =
+        ChooseRecompute(options, mesh, HostMemoryBudget(world.local_size()));
+    choice = policy.ok() ? absl::StatusOr<std::string>(std::to_string(static_cast<int>(*policy)))
+                         : policy.status();
+  }
+  ASSIGN_OR_RETURN(const std::string chosen, BroadcastResult(world, choice));
+  options.recompute = static_cast<RecomputePolicy>(std::atoi(chosen.c_str()));
+  return options;
+}
+
+}  // namespace lt2

@@ -1,0 +1,20 @@
+// env.json: where and with what a run runs.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "launch/metrics.h"
+#include "launch/run_config.h"
+#include "launch/train_step.h"
+#include "parallel/communicator.h"
+
+namespace lt2 {
+
+// Hosts, ranks, mesh, versions, threads. Collective over `world`.
+JsonLine Environment(const RunConfig& config, const Mesh& mesh, Communicator& world);
+
+// The step that a configuration describes on this mesh; `recompute = "auto"` is decided here.
+// max_documents: in a micro-batch. Collective over `world`.
+absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& mesh,
+                                           int64_t max_documents, Communicator& world);
+
+}  // namespace lt2

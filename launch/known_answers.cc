@@ -1,0 +1,189 @@
+#include "launch/known_answers.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/file.h"
+#include "core/hdf5.h"
+#include "core/status_macros.h"
+#include "core/strings.h"
+#include "model/mixers/registry.h"
+
+namespace lt2 {
+namespace {
+
+absl::StatusOr<HostArray> ReadArray(const h5::File& file, const std::string& name) {
+  ASSIGN_OR_RETURN(const h5::DatasetInfo info, file.Info(name));
+  HostArray array{.shape = info.shape,
+                  .values = std::vector<double>(info.shape.size()),
+                  .integer = info.type != h5::Type::kF32 && info.type != h5::Type::kF64};
+  RETURN_IF_ERROR(file.Read(name, h5::Type::kF64, array.values.data()));
+  return array;
+}
+
+absl::StatusOr<HostArrays> ReadGroup(const h5::File& file, const std::string& group) {
+  HostArrays arrays;
+  if (!file.Has(group)) return arrays;
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, file.List(group));
+  for (const std::string& name : names) {
+    ASSIGN_OR_RETURN(arrays[name], ReadArray(file, StrCat(group, "/", name)));
+  }
+  return arrays;
+}
+
+absl::StatusOr<CaseData> ReadCase(const h5::File& file, const std::string& op,
+                                  const std::string& name) {
+  CaseData data{.op = op, .name = name};
+  for (const std::string& key : file.AttributeNames("/")) {
+    if (key == "op" || key == "format_version") continue;
+    if (file.AttributeIsText("/", key)) {
+      ASSIGN_OR_RETURN(data.attributes[key], file.StringAttribute("/", key));
+    } else {
+      ASSIGN_OR_RETURN(data.attributes[key], file.DoubleAttribute("/", key));
+    }
+  }
+  ASSIGN_OR_RETURN(data.inputs, ReadGroup(file, "inputs"));
+  ASSIGN_OR_RETURN(data.outputs, ReadGroup(file, "outputs"));
+  ASSIGN_OR_RETURN(data.cotangents, ReadGroup(file, "cotangents"));
+  ASSIGN_OR_RETURN(data.grads, ReadGroup(file, "grads"));
+  return data;
+}
+
+void Compare(const HostArrays& got, const HostArrays& want, const std::string& prefix,
+             double allowed, std::vector<KnownAnswerResult::Row>* rows) {
+  for (const auto& [name, array] : want) {
+    const auto found = got.find(name);
+    const double error = found == got.end() ? std::numeric_limits<double>::infinity()
+                                            : RelativeError(found->second, array);
+    rows->push_back({prefix + name, error, allowed});
+  }
+}
+
+void RunOperator(const OpCase& op_case, const CaseData& data, Device device, DType dtype,
+                 KnownAnswerResult* result) {
+  Stream stream{.device = device};
+  const CaseResult got = RunCase(op_case, data, stream, dtype);
+  const bool exact = dtype == DType::kF64;
+  // The answers are stored in float32: even a float64 run can agree only to half its last bit.
+  const double stored = exact ? 6e-8 : 0;
+  Compare(got.outputs, data.outputs, "", exact ? stored : 5e-6, &result->rows);
+  Compare(got.grads, data.grads, "grad ", exact ? stored : 2e-5, &result->rows);
+}
+
+// A layer of another library under its own names: built, filled through the import table, run.
+absl::Status RunLayer(const h5::File& file, const std::string& path, Device device, DType dtype,
+                      KnownAnswerResult* result) {
+  ASSIGN_OR_RETURN(const std::string kind, file.StringAttribute("/", "mixer"));
+  const std::vector<std::string> kinds = MixerKinds();
+  if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) {
+    result->skipped = StrCat("no mixer '", kind, "' in this version");
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const std::string options_text, file.StringAttribute("/", "options"));
+  const auto options = nlohmann::json::parse(options_text, nullptr, /*allow_exceptions=*/false);
+  if (!options.is_object() || !options.contains("hidden_size")) {
+    return absl::DataLossError(StrCat(path, ": attribute 'options' is no layer's arguments"));
+  }
+  ModelConfig config;
+  config.width = options["hidden_size"].get<int64_t>();
+  config.heads = options.value("num_heads", int64_t{1});
+  config.kv_heads = options.value("num_kv_heads", config.heads);
+  config.head_dim = options.value("head_dim", config.width / config.heads);
+  config.rope_theta = options.value("rope_theta", config.rope_theta);
+  config.attention_gate = options.value("output_gate", false);
+  const ForeignTable foreign = ForeignNamesOf(kind);
+  ConfigTable table;
+  for (const ForeignTable::Name& name : foreign.options) {
+    const auto found = options.find(name.theirs);
+    if (found == options.end()) continue;
+    if (found->is_boolean()) table.Set(name.ours, found->get<bool>());
+    if (found->is_number_integer()) table.Set(name.ours, found->get<int64_t>());
+    if (found->is_number_float()) table.Set(name.ours, found->get<double>());
+    if (found->is_string())
+      table.Set(name.ours, std::string_view(found->get_ref<const std::string&>()));
+  }
+  config.mixer_options[kind] = table;
+
+  ParamSet params;
+  const std::unique_ptr<Mixer> mixer = MakeMixer(kind, config, ParamScope(params));
+  for (const ForeignTable::Name& name : foreign.params) {
+    Param* param = params.Find(name.ours);
+    if (param == nullptr) continue;
+    ASSIGN_OR_RETURN(const HostArray array, ReadArray(file, StrCat("params/", name.theirs)));
+    if (array.shape.size() != param->spec.shape.size()) {
+      return absl::DataLossError(StrCat(path, ": params/", name.theirs, " has shape ",
+                                        array.shape.ToString(), ", ours is ",
+                                        param->spec.shape.ToString()));
+    }
+    param->BindValue(Tensor::FromHost(array.values, array.shape, dtype, device));
+  }
+  for (Param* param : params.all()) {
+    if (!param->value.defined()) {
+      return absl::DataLossError(StrCat(path, " has nothing for our ", param->spec.name));
+    }
+  }
+  ASSIGN_OR_RETURN(const HostArray x, ReadArray(file, "inputs/x"));
+  ASSIGN_OR_RETURN(const HostArrays want, ReadGroup(file, "outputs"));
+  Stream stream{.device = device};
+  Tape tape(stream);
+  tape.set_recording(false);
+  const Documents rows = Documents::Rows(x.shape[0], x.shape[1], device);
+  const Tensor x_ND = Tensor::FromHost(x.values, {rows.tokens(), config.width}, dtype, device);
+  const Tensor y = mixer->Forward(tape, tape.Input(x_ND), {.documents = rows}).y_ND.value;
+  Compare({{"y", HostArray{.shape = x.shape, .values = y.ToDoubles()}}}, want, "", 1e-4,
+          &result->rows);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool KnownAnswerResult::passed() const {
+  return std::all_of(rows.begin(), rows.end(),
+                     [](const Row& row) { return row.error <= row.allowed; });
+}
+
+absl::StatusOr<std::vector<std::string>> FindKnownAnswers(const std::vector<std::string>& paths) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    if (!FileSystem::Get().IsDirectory(path)) {
+      if (!FileSystem::Get().Exists(path)) {
+        return absl::NotFoundError(StrCat(path, ": no such file or folder"));
+      }
+      files.push_back(path);
+      continue;
+    }
+    ASSIGN_OR_RETURN(const std::vector<std::string> names, FileSystem::Get().List(path));
+    for (const std::string& name : names) {
+      const std::string inner = JoinPath(path, name);
+      if (FileSystem::Get().IsDirectory(inner)) {
+        ASSIGN_OR_RETURN(const std::vector<std::string> below, FindKnownAnswers({inner}));
+        files.insert(files.end(), below.begin(), below.end());
+      } else if (name.ends_with(".h5")) {
+        files.push_back(inner);
+      }
+    }
+  }
+  return files;
+}
+
+absl::StatusOr<KnownAnswerResult> CheckKnownAnswer(const std::string& path, Device device,
+                                                   DType dtype) {
+  ASSIGN_OR_RETURN(const h5::File file, h5::File::Open(path));
+  ASSIGN_OR_RETURN(const std::string op, file.StringAttribute("/", "op"));
+  KnownAnswerResult result{.name = std::filesystem::path(path).stem().string()};
+  if (op == "layer") {
+    RETURN_IF_ERROR(RunLayer(file, path, device, dtype, &result));
+    return result;
+  }
+  const OpCase* op_case = FindOpCase(op);
+  if (op_case == nullptr) {
+    result.skipped = StrCat("no operator '", op, "' in this version");
+    return result;
+  }
+  ASSIGN_OR_RETURN(const CaseData data, ReadCase(file, op, result.name));
+  RunOperator(*op_case, data, device, dtype, &result);
+  return result;
+}
+
+}  // namespace lt2

@@ -1,0 +1,75 @@
+#include "launch/memory_plan.h"
+
+#include <fstream>
+
+#include "absl/strings/str_format.h"
+#include "core/allocator.h"
+#include "core/strings.h"
+
+namespace lt2 {
+namespace {
+
+std::string Size(double bytes) {
+  return bytes >= 1e10 ? absl::StrFormat("%.1f GiB", bytes / (1 << 30))
+                       : absl::StrFormat("%.1f MiB", bytes / (1 << 20));
+}
+
+}  // namespace
+
+std::string MemoryPlan::ToString() const {
+  return absl::StrFormat(
+      "%.2f M parameters, %.3g model FLOPs per token; tensor memory of a rank: %s at peak, of "
+      "which "
+      "%s stay between steps",
+      static_cast<double>(parameters) / 1e6, model_flops_per_token,
+      Size(static_cast<double>(peak_bytes)), Size(static_cast<double>(persistent_bytes)));
+}
+
+MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, int rank, bool diagnostics) {
+  options.device = {Backend::kMeta};
+  const std::unique_ptr<Communicator> dp = MakeMetaCommunicator(rank, mesh.dp);
+  const MetaMeter meter;
+  TrainStep step(options, mesh, *dp);
+  MemoryPlan plan;
+  plan.persistent_bytes = meter.memory().live;
+  step.Begin();
+  LoopDiagnostics seen;
+  for (int64_t m = 0; m < options.micro_batches; ++m) {
+    step.MicroBatch({}, diagnostics && m == 0 ? &seen : nullptr);
+  }
+  step.Finish({.step = 1});
+  plan.peak_bytes = meter.memory().peak;
+  plan.step_flops = meter.flops();
+  plan.parameters = step.model().params().elements();
+  plan.model_flops_per_token = 3 * step.model().FlopsPerToken(options.sequence);
+  return plan;
+}
+
+absl::StatusOr<RecomputePolicy> ChooseRecompute(StepOptions options, const Mesh& mesh,
+                                                int64_t budget_bytes) {
+  int64_t least = 0;
+  for (RecomputePolicy policy : {RecomputePolicy::kNone, RecomputePolicy::kMixer,
+                                 RecomputePolicy::kBlock, RecomputePolicy::kLoop}) {
+    options.recompute = policy;
+    const int64_t peak = PlanMemory(options, mesh, 0).peak_bytes;
+    if (peak <= budget_bytes) return policy;
+    least = least == 0 ? peak : std::min(least, peak);
+  }
+  return absl::ResourceExhaustedError(StrCat(
+      "parallel.recompute: no policy fits ", Size(static_cast<double>(budget_bytes)),
+      " a rank; the leanest needs ", Size(static_cast<double>(least)),
+      ". Lower batch.micro_batch or data.sequence, or use more ranks with parallel.zero = 1"));
+}
+
+int64_t HostMemoryBudget(int local_ranks) {
+  std::ifstream file("/proc/meminfo");
+  std::string key, unit;
+  int64_t kilobytes = 0;
+  while (file >> key >> kilobytes >> unit) {
+    if (key == "MemAvailable:") return kilobytes * 1024 / local_ranks;
+    file.ignore(1000, '\n');
+  }
+  return int64_t{1} << 62;  // unknown: no limit
+}
+
+}  // namespace lt2

@@ -1,0 +1,32 @@
+#include "launch/model_loader.h"
+
+#include "checkpoints/catalog.h"
+#include "checkpoints/reader.h"
+#include "core/log.h"
+#include "core/status_macros.h"
+
+namespace lt2 {
+
+absl::StatusOr<LoadedModel> LoadModel(const std::string& path, DType dtype) {
+  LoadedModel loaded{.dtype = dtype};
+  ASSIGN_OR_RETURN(loaded.checkpoint,
+                   ResolveCheckpoint(path, [](const std::string& text) { LogWarn(text); }));
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(loaded.checkpoint));
+  loaded.step = checkpoint.info().step;
+  ASSIGN_OR_RETURN(loaded.config, ParseRunConfig(checkpoint.info().config,
+                                                 loaded.checkpoint + "/" + kManifestFile));
+  loaded.model = std::make_unique<LanguageModel>(loaded.config.model);
+  std::vector<TensorPiece> pieces;
+  for (Param* param : loaded.model->params().all()) {
+    param->BindValue(Tensor::Empty(param->spec.shape, dtype, {Backend::kCpu}));
+    pieces.push_back({.group = "param",
+                      .name = param->spec.name,
+                      .shape = param->spec.shape,
+                      .box = Box::Whole(param->spec.shape),
+                      .tensor = param->value});
+  }
+  RETURN_IF_ERROR(checkpoint.Load(pieces, {.convert = true}));
+  return loaded;
+}
+
+}  // namespace lt2

@@ -1,0 +1,50 @@
+// Where a run starts: nothing, another run's weights, or a checkpoint of its own.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "checkpoints/reader.h"
+#include "launch/run_config.h"
+#include "launch/train_step.h"
+#include "parallel/communicator.h"
+
+namespace lt2 {
+
+// How far a run is. Everything that is not in here is a function of the configuration and this.
+struct RunState {
+  int64_t step = 0;     // finished updates
+  int64_t tokens = 0;   // consumed
+  int64_t samples = 0;  // consumed: the position in the data
+};
+
+struct StartingPoint {
+  RunState state;
+  std::string checkpoint;                // "" if none was loaded
+  std::string mesh;                      // that wrote it
+  std::vector<std::string> differences;  // "section.key: then -> now"
+};
+
+// Every rank's status as one: OK, or the first rank's error, the same on every rank. Collective.
+absl::Status Agree(Communicator& world, const absl::Status& status);
+
+// The pieces of an optimizer as checkpoints see them. `owned`: what this rank saves, else all it
+// holds.
+std::vector<TensorPiece> PiecesOf(TrainStep& step, bool owned);
+
+// Loads what `resume` ("auto", "never", a path) and `init_from` ask for into `step`. Collective.
+// InvalidArgument: the state does not fit the configuration, or the tokenizer differs; DataLoss:
+// damaged.
+absl::StatusOr<StartingPoint> LoadStart(const std::string& checkpoints_dir,
+                                        const std::string& resume, const std::string& init_from,
+                                        const RunConfig& config, const Loader& loader,
+                                        TrainStep& step, Communicator& world);
+
+// Counters that a checkpoint carries along.
+nlohmann::json ToJson(const OptimizerCounters& counters);
+
+// Keys whose values differ between two configurations written by RunConfig::ToToml.
+std::vector<std::string> DifferentKeys(const std::string& then, const std::string& now);
+
+}  // namespace lt2

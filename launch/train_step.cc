@@ -1,0 +1,94 @@
+#include "launch/train_step.h"
+
+#include <cmath>
+
+#include "core/trace.h"
+#include "kernels/elementwise.h"
+#include "kernels/head_loss.h"
+#include "kernels/init.h"
+#include "parallel/adamw_rule.h"
+
+namespace lt2 {
+
+TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, Communicator& dp)
+    : options_(options),
+      stream_{.device = options.device},
+      model_(options.model),
+      layout_(Layout(model_.params().specs(), mesh, options.zero)),
+      ids_N_(Tensor::Empty({tokens_per_micro_batch()}, DType::kI32, options.device)),
+      targets_N_(Tensor::Empty({tokens_per_micro_batch()}, DType::kI32, options.device)),
+      documents_(tokens_per_micro_batch(), options.max_documents, options.device),
+      sums_(Tensor::Zeros({kHeadLossSums}, DType::kF64, options.device)) {
+  const double seed[kHeadLossSums] = {1, options.optimizer.z_loss, 0};
+  seed_ = Tensor::FromHost(seed, {kHeadLossSums}, DType::kF64, options.device);
+  const std::vector<Param*> params = model_.params().all();
+  for (Param* param : params) {
+    param->BindValue(Tensor::Zeros(param->spec.shape, options.dtype, options.device));
+  }
+  reducer_ = std::make_unique<Reducer>(params, layout_, dp);
+  optimizer_ = std::make_unique<Optimizer>(
+      params, layout_, dp, std::make_unique<AdamWRule>(options.optimizer), options.optimizer);
+}
+
+void TrainStep::InitializeParameters(uint64_t seed) {
+  if (options_.device.backend == Backend::kMeta) return;
+  for (Param* param : model_.params().all()) {
+    InitTensor(param->spec, Box::Whole(param->spec.shape), seed, param->value);
+  }
+}
+
+void TrainStep::Begin() {
+  std::vector<int> uses = model_.UsesPerMicroBatch();
+  for (int& use : uses) use *= static_cast<int>(options_.micro_batches);
+  reducer_->BeginStep(uses);
+  sums_.Zero();
+  optimizer_->WaitForValues();
+}
+
+void TrainStep::Load(const Batch& batch) {
+  if (options_.device.backend == Backend::kMeta) return;
+  CHECK_EQ(static_cast<int64_t>(batch.ids.size()), ids_N_.size());
+  std::copy(batch.ids.begin(), batch.ids.end(), ids_N_.data<int32_t>());
+  std::copy(batch.targets.begin(), batch.targets.end(), targets_N_.data<int32_t>());
+  documents_.Fill(batch.cu_seqlens);
+}
+
+void TrainStep::MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics) {
+  Load(batch);
+  Tape tape(stream_);
+  Var sums;
+  {
+    TraceRange range("forward");
+    sums = model_.Forward(tape, ids_N_, targets_N_, documents_,
+                          {.recompute = options_.recompute, .diagnostics = diagnostics});
+    AccumulateInto(stream_, sums_, sums.value);
+  }
+  TraceRange range("backward");
+  tape.Backward({{sums, seed_}});
+}
+
+StepReport TrainStep::Finish(StepInput input) {
+  reducer_->Finish();
+  double nll = 0;
+  if (sums_.on_host()) {
+    const double* sums = sums_.data<double>();
+    nll = sums[kLossSum];
+    input.counted_tokens = sums[kCountedSum];
+    input.bad_losses = std::isfinite(nll) && std::isfinite(sums[kSquaredLseSum]) ? 0 : 1;
+  }
+  input.sums.insert(input.sums.begin(), nll);
+  TraceRange range("update");
+  return optimizer_->Step(stream_, input);
+}
+
+TrainStep::Score TrainStep::Evaluate(const Batch& batch) {
+  optimizer_->WaitForValues();
+  Load(batch);
+  Tape tape(stream_);
+  tape.set_recording(false);
+  const Tensor sums = model_.Forward(tape, ids_N_, targets_N_, documents_).value;
+  if (!sums.on_host()) return {};
+  return {.nll = sums.data<double>()[kLossSum], .counted = sums.data<double>()[kCountedSum]};
+}
+
+}  // namespace lt2

@@ -1,0 +1,74 @@
+// One optimizer step of a language model on this rank: micro-batches forward and backward, gradient
+// reduction, update. The same code runs on every backend; on kMeta it predicts memory and cost.
+//
+//   TrainStep step(options, mesh, dp_group);
+//   step.InitializeParameters(seed);
+//   step.Begin();
+//   for (const Batch& batch : micro_batches) step.MicroBatch(batch);
+//   StepReport report = step.Finish({.step = 1, .lr = 3e-4});
+#pragma once
+
+#include <memory>
+
+#include "data/loader.h"
+#include "model/language_model.h"
+#include "parallel/optimizer.h"
+#include "parallel/reducer.h"
+
+namespace lt2 {
+
+struct StepOptions {
+  ModelConfig model;
+  OptimizerConfig optimizer;
+  int zero = 1;
+  RecomputePolicy recompute = RecomputePolicy::kNone;
+  DType dtype = DType::kF32;
+  Device device;
+  int64_t sequence = 0;       // tokens of a window
+  int64_t micro_batch = 1;    // windows at a time
+  int64_t micro_batches = 1;  // of this rank in a step
+  int64_t max_documents = 1;  // in a micro-batch
+};
+
+class TrainStep {
+ public:
+  // `dp` must outlive this.
+  TrainStep(const StepOptions& options, const Mesh& mesh, Communicator& dp);
+  TrainStep(const TrainStep&) = delete;
+
+  // Fills every parameter from (seed, name, index): the same bits on every mesh.
+  void InitializeParameters(uint64_t seed);
+
+  void Begin();
+  // Forward and backward of micro_batch windows. On kMeta the batch is not read.
+  void MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics = nullptr);
+  // Reduces, updates, and adds to input what the micro-batches counted. The report's sums are
+  // {nll over counted tokens of all ranks, input's own sums …}.
+  StepReport Finish(StepInput input);
+
+  // Sum of losses over counted tokens, and their number, without gradients.
+  struct Score {
+    double nll = 0, counted = 0;
+  };
+  Score Evaluate(const Batch& batch);
+
+  LanguageModel& model() { return model_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  const StepOptions& options() const { return options_; }
+  int64_t tokens_per_micro_batch() const { return options_.micro_batch * options_.sequence; }
+
+ private:
+  void Load(const Batch& batch);
+
+  const StepOptions options_;
+  Stream stream_;
+  LanguageModel model_;
+  LayoutTable layout_;
+  std::unique_ptr<Reducer> reducer_;
+  std::unique_ptr<Optimizer> optimizer_;
+  Tensor ids_N_, targets_N_;
+  Documents documents_;
+  Tensor sums_, seed_;  // F64 [kHeadLossSums]: of the step so far; what Backward starts from
+};
+
+}  // namespace lt2

@@ -1,0 +1,380 @@
+#include "launch/trainer.h"
+
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_format.h"
+#include "checkpoints/agreement.h"
+#include "checkpoints/writer.h"
+#include "core/allocator.h"
+#include "core/log.h"
+#include "core/status_macros.h"
+#include "core/strings.h"
+#include "core/trace.h"
+#include "core/version.h"
+#include "data/prefetch.h"
+#include "launch/environment.h"
+#include "launch/memory_plan.h"
+#include "launch/progress.h"
+#include "launch/resume.h"
+#include "launch/run_dir.h"
+#include "launch/schedule.h"
+#include "launch/signals.h"
+#include "launch/train_step.h"
+#include "launch/validation.h"
+#include "launch/watchdog.h"
+
+namespace lt2 {
+namespace {
+
+// What any rank may ask for at the end of a step; travels with the step's one exchange.
+enum Wish { kStopSignal, kStopFile, kSave, kStillWriting, kWishes };
+
+class Trainer {
+ public:
+  Trainer(const RunConfig& config, const TrainOptions& options, Communicator& world)
+      : config_(config), options_(options), world_(world), begun_(MonotonicSeconds()) {}
+
+  absl::StatusOr<TrainResult> Run();
+
+ private:
+  absl::Status Prepare();
+  absl::Status OpenRunDir();
+  absl::Status Start();
+  absl::Status Steps();
+  StepReport OneStep(Batch& batch, bool diagnose, StepMetrics& metrics);
+  absl::Status AfterStep(const StepReport& report, StepMetrics& metrics);
+  void ReportStep(const StepReport& report, const StepMetrics& metrics);
+  std::vector<double> Wishes();
+  absl::Status Validate();
+  absl::Status Save();
+  absl::Status Publish();
+  void Event(std::string_view event, const JsonLine& fields);
+  // Ends all ranks for an error that only this one sees.
+  void MustHold(const absl::Status& status);
+
+  int64_t last_step() const;
+  bool Due(const Quantity& every, double last_time) const;
+
+  const RunConfig config_;
+  const TrainOptions options_;
+  Communicator& world_;
+  const double begun_;
+
+  Mesh mesh_;
+  std::unique_ptr<Communicator> dp_;
+  std::unique_ptr<Loader> loader_;
+  MemoryPlan plan_;
+  std::unique_ptr<TrainStep> step_;
+  std::unique_ptr<RunDir> run_dir_;  // rank 0
+  RunPaths paths_;
+  std::unique_ptr<Writer> writer_;
+  std::unique_ptr<Watchdog> watchdog_;
+  std::unique_ptr<Schedule> schedule_;
+
+  RunState state_;
+  std::unique_ptr<Prefetcher> prefetcher_;
+  LoopDiagnostics diagnostics_;
+  StepClock clock_;
+  double saved_at_ = 0;      // monotonic seconds
+  int64_t saved_step_ = -1;  // last step of which a checkpoint was begun
+  TrainResult result_;
+};
+
+int64_t SamplesPerStep(const RunConfig& config) {
+  return config.batch.tokens / config.data.sequence;
+}
+
+int64_t Trainer::last_step() const {
+  const int64_t left = schedule_->total_tokens() - state_.tokens;
+  const int64_t end =
+      state_.step + std::max<int64_t>(0, (left + config_.batch.tokens - 1) / config_.batch.tokens);
+  return options_.max_steps > 0 ? std::min(end, options_.max_steps) : end;
+}
+
+void Trainer::MustHold(const absl::Status& status) {
+  if (status.ok()) return;
+  LogError(std::string(status.message()));
+  world_.Abort(absl::IsDataLoss(status) ? 3 : 1);
+}
+
+void Trainer::Event(std::string_view event, const JsonLine& fields) {
+  if (run_dir_ != nullptr) MustHold(run_dir_->metrics().Event(event, fields));
+}
+
+absl::StatusOr<TrainResult> Trainer::Run() {
+  RETURN_IF_ERROR(Prepare());
+  RETURN_IF_ERROR(OpenRunDir());
+  const absl::Status status = Start();
+  if (!status.ok()) {
+    Event("end", {{"reason", "error"}, {"error", std::string(status.message())}});
+    return status;
+  }
+  Event("end", {{"reason", result_.stopped ? "stopped" : "done"}, {"step", state_.step}});
+  result_.step = state_.step;
+  result_.tokens = state_.tokens;
+  result_.run_dir = paths_.root;
+  return result_;
+}
+
+// Everything that needs no memory: mesh, data, plan.
+absl::Status Trainer::Prepare() {
+  ASSIGN_OR_RETURN(mesh_, MeshFor(config_, world_.size()));
+  dp_ = AxisGroup(world_, mesh_, Axis::kDp);
+  absl::StatusOr<std::unique_ptr<Loader>> loader =
+      Loader::Open(config_.data, config_.run.seed, config_.model.vocab);
+  RETURN_IF_ERROR(Agree(world_, loader.status()));
+  loader_ = *std::move(loader);
+  schedule_ =
+      std::make_unique<Schedule>(config_.schedule, config_.optimizer.lr, config_.batch.tokens);
+  ASSIGN_OR_RETURN(
+      const StepOptions step_options,
+      StepOptionsFor(config_, mesh_, loader_->max_documents(config_.batch.micro_batch), world_));
+  plan_ = PlanMemory(step_options, mesh_, dp_->rank());
+  LogInfo(plan_.ToString());
+  HostAllocator::Get().Reserve(plan_.peak_bytes);
+  step_ = std::make_unique<TrainStep>(step_options, mesh_, *dp_);
+  step_->InitializeParameters(config_.run.seed);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::OpenRunDir() {
+  paths_.root = options_.run_dir.empty() ? config_.run.dir : options_.run_dir;
+  absl::Status status;
+  if (world_.rank() == 0) {
+    auto opened = RunDir::Open(paths_.root);
+    status = opened.status();
+    if (opened.ok()) run_dir_ = *std::move(opened);
+  }
+  RETURN_IF_ERROR(Agree(world_, status));
+  LogToRunDir(paths_, world_.rank());
+  WriterOptions writer{
+      .async = config_.checkpoint.async,
+      .verify_writes = config_.checkpoint.verify_writes,
+      .retention = {.keep_last = config_.checkpoint.keep_last,
+                    .keep_every = config_.checkpoint.keep_every.Steps(config_.batch.tokens)}};
+  if (run_dir_ != nullptr) {
+    writer.may_publish = [lock = &run_dir_->lock()] { return lock->StillHeld(); };
+  }
+  writer_ = std::make_unique<Writer>(paths_.checkpoints(), world_, std::move(writer));
+  return Agree(world_, writer_->ReserveStaging(PiecesOf(*step_, /*owned=*/true)));
+}
+
+absl::Status Trainer::Start() {
+  ASSIGN_OR_RETURN(const StartingPoint start,
+                   LoadStart(paths_.checkpoints(), options_.resume, options_.init_from, config_,
+                             *loader_, *step_, world_));
+  const JsonLine environment = Environment(config_, mesh_, world_);
+  if (run_dir_ != nullptr) MustHold(run_dir_->Describe(config_.ToToml(), environment));
+  state_ = start.state;
+  if (start.checkpoint.empty() || state_.step == 0) {
+    Event("start", {{"ranks", world_.size()}, {"init_from", start.checkpoint}});
+  } else {
+    LogInfo(StrCat("resuming after step ", state_.step, " from ", start.checkpoint, " (written by ",
+                   start.mesh, "); next learning rate ",
+                   schedule_->LearningRate(state_.tokens + config_.batch.tokens)));
+    for (const std::string& key : start.differences) LogWarn(StrCat("differs: ", key));
+    Event("resume", {{"step", state_.step},
+                     {"checkpoint", start.checkpoint},
+                     {"mesh_then", start.mesh},
+                     {"mesh", mesh_.ToString()},
+                     {"differences", start.differences}});
+    saved_step_ = state_.step;
+    result_.checkpoint = start.checkpoint;
+  }
+  saved_at_ = MonotonicSeconds();
+  result_.valid_loss = std::numeric_limits<double>::quiet_NaN();
+  watchdog_ =
+      std::make_unique<Watchdog>(world_, config_.run.first_step_limit, config_.run.stall_limit);
+  RETURN_IF_ERROR(Steps());
+  watchdog_->Progress("last checkpoint");
+  if (saved_step_ != state_.step) RETURN_IF_ERROR(Save());
+  return Publish();
+}
+
+absl::Status Trainer::Steps() {
+  const StepOptions& shape = step_->options();
+  const int64_t first = state_.step, last = last_step();
+  const int64_t base = state_.samples, rows = shape.micro_batch;
+  const int64_t stride = rows * mesh_.dp;  // samples of all ranks in one micro-batch
+  prefetcher_ = std::make_unique<Prefetcher>(
+      loader_.get(),
+      [=, per_step = SamplesPerStep(config_), count = shape.micro_batches, rank = dp_->rank()](
+          int64_t job, std::vector<int64_t>* samples) {
+        const int64_t begin = base + job / count * per_step + job % count * stride + rank * rows;
+        for (int64_t r = 0; r < rows; ++r) samples->push_back(begin + r);
+      },
+      0, std::max<int64_t>(0, last - first) * shape.micro_batches);
+  Batch batch;
+  const int64_t log_every = std::max<int64_t>(1, config_.log.every.Steps(config_.batch.tokens));
+  while (state_.step < last && !result_.stopped) {
+    StepMetrics metrics;
+    const bool log = (state_.step + 1) % log_every == 0 || state_.step + 1 == last;
+    const StepReport report = OneStep(batch, log, metrics);
+    ReportStep(report, metrics);
+    if (log) {
+      LogInfo(
+          ConsoleLine(metrics, last, clock_.average() * static_cast<double>(last - state_.step)));
+    }
+    RETURN_IF_ERROR(AfterStep(report, metrics));
+    watchdog_->StepDone();
+  }
+  return absl::OkStatus();
+}
+
+StepReport Trainer::OneStep(Batch& batch, bool diagnose, StepMetrics& metrics) {
+  const double begun = MonotonicSeconds(), waited = prefetcher_->wait_seconds();
+  double diagnosed = 0;
+  step_->Begin();
+  for (int64_t m = 0; m < step_->options().micro_batches; ++m) {
+    watchdog_->Progress("data");
+    MustHold(prefetcher_->Next(&batch));
+    watchdog_->Progress("forward and backward");
+    const bool look = diagnose && m == 0;
+    step_->MicroBatch(batch, look ? &diagnostics_ : nullptr);
+    if (look) diagnosed = static_cast<double>(batch.counted);
+  }
+  watchdog_->Progress("reduction and update");
+  const int64_t tokens = config_.batch.tokens;
+  metrics.lr = schedule_->LearningRate(state_.tokens + tokens);
+  StepInput input{.step = state_.step + 1, .lr = metrics.lr, .maxes = Wishes()};
+  const StepReport report = step_->Finish(std::move(input));
+
+  ++state_.step;
+  state_.tokens += tokens;
+  state_.samples += SamplesPerStep(config_);
+  int64_t windows = 0;
+  for (int s = 0; s < loader_->sources(); ++s) windows += loader_->windows(s);
+  metrics.step = state_.step;
+  metrics.tokens = state_.tokens;
+  metrics.epoch = static_cast<double>(state_.samples) / static_cast<double>(windows);
+  metrics.loss = report.sums[0] / report.counted_tokens;
+  metrics.grad_norm = report.grad_norm;
+  metrics.step_s = MonotonicSeconds() - begun;
+  metrics.data_wait_s = prefetcher_->wait_seconds() - waited;
+  metrics.tokens_per_s = static_cast<double>(tokens) / metrics.step_s;
+  metrics.tokens_per_s_per_gpu = metrics.tokens_per_s / world_.size();
+  metrics.model_tflops_per_gpu = metrics.tokens_per_s_per_gpu * plan_.model_flops_per_token / 1e12;
+  metrics.peak_bytes = HostAllocator::Get().stats().peak;
+  if (diagnose) metrics.more = ToJson(diagnostics_, diagnosed);
+  clock_.Add(metrics.step_s);
+  result_.loss = metrics.loss;
+  return report;
+}
+
+void Trainer::ReportStep(const StepReport& report, const StepMetrics& metrics) {
+  if (run_dir_ != nullptr) MustHold(run_dir_->metrics().Step(metrics));
+  if (*report.skipped == '\0') return;
+  const int64_t end = state_.samples, begin = end - SamplesPerStep(config_);
+  LogWarn(StrCat("step ", state_.step, " skipped: ", report.skipped, " (samples ", begin, " to ",
+                 end - 1, ")"));
+  Event("skip", {{"step", state_.step},
+                 {"reason", report.skipped},
+                 {"first_sample", begin},
+                 {"last_sample", end - 1},
+                 {"skipped", step_->optimizer().counters().skipped}});
+}
+
+std::vector<double> Trainer::Wishes() {
+  std::vector<double> wishes(kWishes, 0.0);
+  wishes[kStopSignal] = PendingSignal();
+  wishes[kStillWriting] = writer_->in_flight() && !writer_->LocalDone() ? 1 : 0;
+  if (run_dir_ != nullptr) {
+    const double running = MonotonicSeconds() - begun_;
+    const bool late =
+        options_.max_minutes > 0 && running + clock_.average() > options_.max_minutes * 60;
+    if (late || TakeTrigger(paths_.stop_trigger())) wishes[kStopFile] = 1;
+    if (TakeTrigger(paths_.save_trigger()) || Due(config_.checkpoint.every, saved_at_)) {
+      wishes[kSave] = 1;
+    }
+  }
+  return wishes;
+}
+
+// True after `every` of time, or at this step's end (the coming one) by steps or tokens.
+bool Trainer::Due(const Quantity& every, double last_time) const {
+  if (every.value <= 0) return false;
+  if (every.unit == Quantity::Unit::kSeconds) return MonotonicSeconds() - last_time >= every.value;
+  return (state_.step + 1) % every.Steps(config_.batch.tokens) == 0;
+}
+
+absl::Status Trainer::AfterStep(const StepReport& report, StepMetrics& metrics) {
+  const std::vector<double>& wishes = report.maxes;
+  if (writer_->in_flight() && wishes[kStillWriting] == 0) RETURN_IF_ERROR(Publish());
+  const int64_t valid_every = config_.log.valid_every.Steps(config_.batch.tokens);
+  const bool last = state_.step == last_step();
+  if (last || (valid_every > 0 && state_.step % valid_every == 0)) RETURN_IF_ERROR(Validate());
+  if (const int signal = static_cast<int>(wishes[kStopSignal]); signal != 0) {
+    LogInfo(StrCat(SignalName(signal), " received: saving after step ", state_.step));
+    Event("signal", {{"signal", SignalName(signal)}, {"step", state_.step}});
+  }
+  result_.stopped = !last && (wishes[kStopSignal] != 0 || wishes[kStopFile] != 0);
+  if (result_.stopped || wishes[kSave] != 0) RETURN_IF_ERROR(Save());
+  if (step_->optimizer().TooManySkips()) {
+    RETURN_IF_ERROR(Publish());
+    return absl::InternalError(
+        StrCat(config_.optimizer.skip_limit, " updates in a row were skipped (", report.skipped,
+               "), the last at step ", metrics.step,
+               "; lower optimizer.lr, or look at the samples named in events.jsonl"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Validate() {
+  if (loader_->valid_windows() == 0) return absl::OkStatus();
+  watchdog_->Progress("validation");
+  const int64_t sequence = config_.data.sequence;
+  const int64_t limit = (config_.log.valid_tokens + sequence - 1) / sequence;
+  absl::StatusOr<double> loss = ValidationLoss(*loader_, limit, *step_, *dp_);
+  MustHold(loss.status());
+  result_.valid_loss = *loss;
+  LogInfo(absl::StrFormat("step %d  validation loss %.4f", state_.step, *loss));
+  if (run_dir_ != nullptr) MustHold(run_dir_->metrics().Valid(state_.step, *loss));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Save() {
+  RETURN_IF_ERROR(Publish());
+  watchdog_->Progress("checkpoint");
+  step_->optimizer().WaitForValues();
+  CheckpointInfo info;
+  info.step = state_.step;
+  info.tokens = state_.tokens;
+  info.samples = state_.samples;
+  info.data = loader_->fingerprint();
+  info.tokenizer = loader_->tokenizer().name();
+  info.tokenizer_hash = loader_->tokenizer().hash();
+  info.seed = static_cast<uint64_t>(config_.run.seed);
+  info.config = config_.ToToml();
+  info.mesh = StrCat(mesh_.ToString(), " zero=", config_.parallel.zero);
+  info.ranks = world_.size();
+  info.code = GitCommit();
+  info.extra = ToJson(step_->optimizer().counters());
+  RETURN_IF_ERROR(writer_->Begin(std::move(info), PiecesOf(*step_, /*owned=*/true)));
+  saved_step_ = state_.step;
+  saved_at_ = MonotonicSeconds();
+  return config_.checkpoint.async ? absl::OkStatus() : Publish();
+}
+
+absl::Status Trainer::Publish() {
+  if (!writer_->in_flight()) return absl::OkStatus();
+  watchdog_->Progress("publishing a checkpoint");
+  ASSIGN_OR_RETURN(const Saved saved, writer_->Publish());
+  result_.checkpoint = saved.path;
+  LogInfo(StrCat("saved ", saved.path));
+  Event("checkpoint", {{"step", saved.step},
+                       {"path", saved.path},
+                       {"bytes", saved.bytes},
+                       {"stalled_s", saved.stalled_seconds},
+                       {"writing_s", saved.writing_seconds}});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TrainResult> Train(const RunConfig& config, const TrainOptions& options,
+                                  Communicator& world) {
+  return Trainer(config, options, world).Run();
+}
+
+}  // namespace lt2

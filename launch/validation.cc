@@ -1,0 +1,41 @@
+#include "launch/validation.h"
+
+#include <algorithm>
+
+#include "core/status_macros.h"
+#include "parallel/grad_norm.h"
+
+namespace lt2 {
+namespace {
+
+// Rows that count for nothing, so that a last group fills a micro-batch.
+void Pad(int64_t rows, int64_t sequence, Batch* batch) {
+  for (; batch->rows < rows; ++batch->rows) {
+    batch->ids.insert(batch->ids.end(), sequence, 0);
+    batch->targets.insert(batch->targets.end(), sequence, kIgnoredTarget);
+    batch->cu_seqlens.push_back(static_cast<int32_t>(batch->ids.size()));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<double> ValidationLoss(const Loader& loader, int64_t windows, TrainStep& step,
+                                      Communicator& dp) {
+  const int64_t rows = step.options().micro_batch;
+  const int64_t all =
+      windows > 0 ? std::min(windows, loader.valid_windows()) : loader.valid_windows();
+  TrainStep::Score score;
+  Batch batch;
+  for (int64_t first = dp.rank() * rows; first < all; first += dp.size() * rows) {
+    RETURN_IF_ERROR(loader.ReadValid(first, std::min(rows, all - first), &batch));
+    Pad(rows, loader.sequence(), &batch);
+    const TrainStep::Score part = step.Evaluate(batch);
+    score.nll += part.nll;
+    score.counted += part.counted;
+  }
+  double sums[] = {score.nll, score.counted};
+  ReduceScalars(dp, sums, {});
+  return sums[0] / std::max(sums[1], 1.0);
+}
+
+}  // namespace lt2

@@ -1,0 +1,14 @@
+// Mean loss over the validation windows, shared among the data-parallel ranks.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "launch/train_step.h"
+
+namespace lt2 {
+
+// Over the first `windows` validation windows (0: all), in nats per counted token, summed in
+// float64. Collective over `dp`. A read error is this rank's own: the others wait for it.
+absl::StatusOr<double> ValidationLoss(const Loader& loader, int64_t windows, TrainStep& step,
+                                      Communicator& dp);
+
+}  // namespace lt2

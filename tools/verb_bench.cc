@@ -1,0 +1,103 @@
+// lt2 bench: measures operators and whole steps.
+#include <iostream>
+
+#include "absl/strings/str_format.h"
+#include "core/log.h"
+#include "core/status_macros.h"
+#include "launch/bench.h"
+#include "launch/threads.h"
+#include "parallel/mpi_communicator.h"
+#include "tools/device.h"
+#include "tools/flags.h"
+
+namespace lt2 {
+namespace {
+
+struct BenchFlags {
+  std::vector<std::string> ops;
+  ConfigFlags config;
+  std::string dtype = "fp32", device = "auto";
+  int repeats = 20, steps = 20;
+};
+
+absl::Status RunBenchOp(const BenchFlags& flags, VerbOutput& output) {
+  RETURN_IF_ERROR(ChooseDevice(flags.device).status());
+  UseThreadsFor(*MakeGroupOfOne("world"));
+  const DType dtype = flags.dtype == "fp64" ? DType::kF64 : DType::kF32;
+  ASSIGN_OR_RETURN(const std::vector<OpTiming> timings, BenchOps(flags.ops, dtype, flags.repeats));
+  output.result = nlohmann::json::array();
+  if (!output.json) {
+    std::cout << absl::StrFormat("%-22s %-34s %12s %12s %10s\n", "operator", "size", "forward ms",
+                                 "backward ms", "of floor");
+  }
+  for (const OpTiming& t : timings) {
+    if (!output.json) {
+      std::cout << absl::StrFormat("%-22s %-34s %12.3f %12.3f %8.0f %%\n", t.op, t.name,
+                                   1e3 * t.forward_s, 1e3 * t.backward_s, 100 * t.share());
+    }
+    output.result.push_back({{"op", t.op},
+                             {"name", t.name},
+                             {"forward_s", t.forward_s},
+                             {"backward_s", t.backward_s},
+                             {"floor_s", t.floor_s},
+                             {"share", t.share()}});
+  }
+  output.result = {{"ops", output.result}};
+  return absl::OkStatus();
+}
+
+absl::Status RunBenchStep(const BenchFlags& flags, VerbOutput& output) {
+  RETURN_IF_ERROR(ChooseDevice(flags.device).status());
+  ASSIGN_OR_RETURN(const RunConfig config, flags.config.Load());
+  ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> world, StartWorld());
+  SetLogRank(world->rank(), world->size(), world->host());
+  UseThreadsFor(*world);
+  ASSIGN_OR_RETURN(const StepTiming t, BenchStep(config, flags.steps, *world));
+  if (!output.json && world->rank() == 0) {
+    std::cout << absl::StrFormat(
+                     "%.2f M parameters, %d tokens a step, %d ranks: %.1f ms, %.0f tokens/s, "
+                     "%.4f model TFLOP/s (%.0f %% of the measured GEMM rate), peak %.1f MiB "
+                     "(planned %.1f)",
+                     static_cast<double>(t.parameters) / 1e6, config.batch.tokens, world->size(),
+                     1e3 * t.step_s, t.tokens_per_s, t.model_tflops, 100 * t.gemm_share,
+                     static_cast<double>(t.peak_bytes) / (1 << 20),
+                     static_cast<double>(t.planned_bytes) / (1 << 20))
+              << std::endl;
+  }
+  output.result = {{"tokens_per_s", t.tokens_per_s},   {"step_s", t.step_s},
+                   {"model_tflops", t.model_tflops},   {"gemm_share", t.gemm_share},
+                   {"parameters", t.parameters},       {"peak_bytes", t.peak_bytes},
+                   {"planned_bytes", t.planned_bytes}, {"growths", t.growths},
+                   {"loss_first", t.loss_first},       {"loss_last", t.loss_last}};
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Verb BenchVerb() {
+  return {.name = "bench",
+          .summary = "Measures operators and whole training steps: medians of repeated runs.",
+          .example = "{lt2} bench step lt2-tiny --steps 5",
+          .add = [](CLI::App& app) -> VerbBody {
+            auto flags = std::make_shared<BenchFlags>();
+            CLI::App* op = AddSubverb(app, "op", "Times operators beside the machine's limits.",
+                                      "{lt2} bench op gated_delta_rule --repeats 3");
+            op->add_option("ops", flags->ops, "operators; none: all");
+            op->add_option("--repeats", flags->repeats, "runs after warm-up")
+                ->check(CLI::PositiveNumber);
+            op->add_option("--dtype", flags->dtype, "fp32 or fp64")
+                ->check(CLI::IsMember({"fp32", "fp64"}));
+            AddDeviceFlag(*op, &flags->device);
+            CLI::App* step =
+                AddSubverb(app, "step", "Times whole optimizer steps on random tokens.",
+                           "{lt2} bench step lt2-tiny --steps 5");
+            AddConfigFlags(*step, &flags->config);
+            step->add_option("--steps", flags->steps, "timed ones")->check(CLI::PositiveNumber);
+            AddDeviceFlag(*step, &flags->device);
+            return [flags, op](VerbOutput& output) {
+              return op->parsed() ? RunBenchOp(*flags, output) : RunBenchStep(*flags, output);
+            };
+          }};
+}
+
+}  // namespace lt2

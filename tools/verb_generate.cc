@@ -1,0 +1,107 @@
+// lt2 generate: samples text from a checkpoint.
+#include <iostream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "core/status_macros.h"
+#include "core/strings.h"
+#include "launch/model_loader.h"
+#include "launch/threads.h"
+#include "model/decoder.h"
+#include "tools/device.h"
+
+namespace lt2 {
+namespace {
+
+struct GenerateFlags {
+  std::string checkpoint, prompt, ids, device = "auto";
+  int64_t max_tokens = 200;
+  SampleOptions sample;
+};
+
+absl::StatusOr<std::vector<int32_t>> PromptIds(const GenerateFlags& flags,
+                                               const Tokenizer& tokenizer, int64_t vocab) {
+  std::vector<int32_t> ids;
+  if (flags.ids.empty()) {
+    ids = tokenizer.Encode(flags.prompt);
+    if (ids.empty()) {
+      return absl::InvalidArgumentError("the prompt is empty; give --prompt TEXT or --ids 1,2,3");
+    }
+  } else {
+    for (const auto piece : absl::StrSplit(flags.ids, ',')) {
+      int32_t id = 0;
+      if (!absl::SimpleAtoi(piece, &id)) {
+        return absl::InvalidArgumentError(
+            StrCat("--ids: '", std::string(piece), "' is no number; write 1,2,3"));
+      }
+      ids.push_back(id);
+    }
+  }
+  for (int32_t id : ids) {
+    if (id < 0 || id >= vocab) {
+      return absl::InvalidArgumentError(
+          StrCat("token id ", id, " is outside the vocabulary of ", vocab));
+    }
+  }
+  return ids;
+}
+
+absl::Status RunGenerate(const GenerateFlags& flags, VerbOutput& output) {
+  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device));
+  UseThreadsFor(*MakeGroupOfOne("world"));
+  ASSIGN_OR_RETURN(const LoadedModel loaded, LoadModel(flags.checkpoint, DType::kF32));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
+                   MakeTokenizer(loaded.config.data.tokenizer));
+  const int64_t vocab = loaded.config.model.vocab;
+  ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, PromptIds(flags, *tokenizer, vocab));
+
+  Stream stream{.device = device};
+  const int64_t capacity = static_cast<int64_t>(prompt.size()) + flags.max_tokens;
+  Decoder decoder(*loaded.model, stream, 1, capacity, loaded.dtype);
+  std::vector<int32_t> ids;
+  std::string text;
+  Tensor logits = decoder.Prefill(std::span(&prompt, 1));
+  while (static_cast<int64_t>(ids.size()) < flags.max_tokens) {
+    ids.push_back(SampleToken(logits.ToDoubles(), flags.sample, ids.size()));
+    if (ids.back() < tokenizer->vocab_size()) {
+      ASSIGN_OR_RETURN(const std::string piece, tokenizer->Decode(std::span(&ids.back(), 1)));
+      text += piece;
+      if (!output.json) std::cout << piece << std::flush;
+    }
+    if (static_cast<int64_t>(ids.size()) < flags.max_tokens) {
+      logits = decoder.Step(std::span(&ids.back(), 1));
+    }
+  }
+  if (!output.json) std::cout << std::endl;
+  output.result = {{"checkpoint", loaded.checkpoint}, {"ids", ids}, {"text", text}};
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Verb GenerateVerb() {
+  return {.name = "generate",
+          .summary = "Samples text from a checkpoint or a run's newest one.",
+          .example = "{lt2} generate runs/first --prompt 'ROMEO:' --max-tokens 100",
+          .add = [](CLI::App& app) -> VerbBody {
+            auto flags = std::make_shared<GenerateFlags>();
+            app.add_option("checkpoint", flags->checkpoint, "a checkpoint or a run directory")
+                ->required();
+            app.add_option("--prompt", flags->prompt, "text to go on from");
+            app.add_option("--ids", flags->ids, "token ids instead of text: 1,2,3");
+            app.add_option("--max-tokens", flags->max_tokens, "how many to sample")
+                ->check(CLI::PositiveNumber);
+            app.add_option("--temperature", flags->sample.temperature, "0: always the likeliest")
+                ->check(CLI::NonNegativeNumber);
+            app.add_option("--top-k", flags->sample.top_k, "among the k likeliest; 0: all")
+                ->check(CLI::NonNegativeNumber);
+            app.add_option("--top-p", flags->sample.top_p,
+                           "among the likeliest that together have this probability")
+                ->check(CLI::Range(0.0, 1.0));
+            app.add_option("--seed", flags->sample.seed, "the same seed, the same text");
+            AddDeviceFlag(app, &flags->device);
+            return [flags](VerbOutput& output) { return RunGenerate(*flags, output); };
+          }};
+}
+
+}  // namespace lt2

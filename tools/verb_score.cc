@@ -1,0 +1,126 @@
+// lt2 score: log-probabilities of given token ids; the parity door for other programs.
+#include <iostream>
+#include <sstream>
+
+#include "absl/strings/str_format.h"
+#include "core/file.h"
+#include "core/hdf5.h"
+#include "core/status_macros.h"
+#include "core/strings.h"
+#include "kernels/token_log_probs.h"
+#include "launch/model_loader.h"
+#include "launch/threads.h"
+#include "tools/device.h"
+
+namespace lt2 {
+namespace {
+
+struct ScoreFlags {
+  std::string checkpoint, ids_file, out, precision = "fp32", device = "auto";
+};
+
+// One sequence a line, ids separated by blanks or commas.
+absl::StatusOr<std::vector<std::vector<int32_t>>> ReadSequences(const std::string& path,
+                                                                int64_t vocab) {
+  ASSIGN_OR_RETURN(std::string text, FileSystem::Get().ReadFile(path));
+  for (char& c : text) c = c == ',' ? ' ' : c;
+  std::vector<std::vector<int32_t>> sequences;
+  std::istringstream lines(text);
+  std::string line;
+  for (int64_t number = 1; std::getline(lines, line); ++number) {
+    std::istringstream words(line);
+    std::vector<int32_t> ids;
+    int64_t id = 0;
+    while (words >> id) {
+      if (id < 0 || id >= vocab) {
+        return absl::InvalidArgumentError(
+            StrCat(path, ":", number, ": token id ", id, " is outside the vocabulary of ", vocab));
+      }
+      ids.push_back(static_cast<int32_t>(id));
+    }
+    if (!words.eof()) {
+      return absl::InvalidArgumentError(StrCat(path, ":", number, ": not a list of token ids"));
+    }
+    if (!ids.empty()) sequences.push_back(std::move(ids));
+  }
+  if (sequences.empty()) return absl::InvalidArgumentError(StrCat(path, " holds no token ids"));
+  return sequences;
+}
+
+absl::Status RunScore(const ScoreFlags& flags, VerbOutput& output) {
+  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device));
+  UseThreadsFor(*MakeGroupOfOne("world"));
+  const DType dtype = flags.precision == "fp64" ? DType::kF64 : DType::kF32;
+  ASSIGN_OR_RETURN(const LoadedModel loaded, LoadModel(flags.checkpoint, dtype));
+  const int64_t vocab = loaded.config.model.vocab;
+  ASSIGN_OR_RETURN(const auto sequences, ReadSequences(flags.ids_file, vocab));
+
+  std::vector<int32_t> ids, targets, cu = {0};
+  for (const std::vector<int32_t>& sequence : sequences) {
+    ids.insert(ids.end(), sequence.begin(), sequence.end());
+    targets.insert(targets.end(), sequence.begin() + 1, sequence.end());
+    targets.push_back(-1);  // nothing follows the last one
+    cu.push_back(static_cast<int32_t>(ids.size()));
+  }
+  Stream stream{.device = device};
+  const Shape shape = {static_cast<int64_t>(ids.size())};
+  const Documents documents = Documents::Of(cu, device);
+  const Tensor hidden =
+      loaded.model->Hidden(stream, Tensor::FromHost(ids, shape, device), documents);
+  const Tensor logits = loaded.model->Logits(stream, hidden);
+  const Tensor log_probs = Tensor::Empty(shape, dtype, device);
+  TokenLogProbs(stream, {.logits_NV = logits,
+                         .targets_N = Tensor::FromHost(targets, shape, device),
+                         .log_probs_N = log_probs});
+
+  const std::vector<double> values = log_probs.ToDoubles();
+  nlohmann::json rows = nlohmann::json::array();
+  double sum = 0;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const std::vector<double> row(values.begin() + cu[s], values.begin() + cu[s + 1] - 1);
+    double row_sum = 0;
+    for (double value : row) row_sum += value;
+    sum += row_sum;
+    rows.push_back(row);
+    if (!output.json) {
+      std::cout << absl::StrFormat("sequence %d: %d tokens, log-probability %.6f\n", s,
+                                   sequences[s].size(), row_sum);
+    }
+  }
+  if (!flags.out.empty()) {
+    const h5::Type type = dtype == DType::kF64 ? h5::Type::kF64 : h5::Type::kF32;
+    ASSIGN_OR_RETURN(h5::File file, h5::File::Create(flags.out));
+    RETURN_IF_ERROR(file.Write("ids", h5::Type::kI32, shape, ids.data()));
+    RETURN_IF_ERROR(
+        file.Write("cu_seqlens", h5::Type::kI32, {static_cast<int64_t>(cu.size())}, cu.data()));
+    RETURN_IF_ERROR(file.Write("logits", type, logits.shape(), logits.raw()));
+    RETURN_IF_ERROR(file.Write("log_probs", type, shape, log_probs.raw()));
+    RETURN_IF_ERROR(file.Close());
+  }
+  output.result = {{"checkpoint", loaded.checkpoint}, {"log_probs", rows}, {"sum", sum}};
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Verb ScoreVerb() {
+  return {.name = "score",
+          .summary = "Prints log-probabilities of given token ids, and writes logits.",
+          .example = "{lt2} score runs/first --ids-file tests/golden/ids.txt",
+          .add = [](CLI::App& app) -> VerbBody {
+            auto flags = std::make_shared<ScoreFlags>();
+            app.add_option("checkpoint", flags->checkpoint, "a checkpoint or a run directory")
+                ->required();
+            app.add_option("--ids-file", flags->ids_file,
+                           "one sequence a line: token ids separated by blanks or commas")
+                ->required();
+            app.add_option("--out", flags->out,
+                           "HDF5 file for ids, cu_seqlens, logits [tokens, vocab] and log_probs");
+            app.add_option("--precision", flags->precision, "fp32 or fp64")
+                ->check(CLI::IsMember({"fp32", "fp64"}));
+            AddDeviceFlag(app, &flags->device);
+            return [flags](VerbOutput& output) { return RunScore(*flags, output); };
+          }};
+}
+
+}  // namespace lt2

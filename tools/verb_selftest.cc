@@ -1,0 +1,78 @@
+// lt2 selftest: holds operators and layers against known answers.
+#include <iostream>
+
+#include "absl/strings/str_format.h"
+#include "core/status_macros.h"
+#include "core/strings.h"
+#include "launch/known_answers.h"
+#include "tools/device.h"
+#include "tools/exit.h"
+
+namespace lt2 {
+namespace {
+
+struct SelftestFlags {
+  std::vector<std::string> paths;
+  std::string device = "auto", dtype = "fp32";
+};
+
+std::string Describe(const KnownAnswerResult& result) {
+  if (!result.skipped.empty()) return StrCat("skip  ", result.name, ": ", result.skipped);
+  std::string text = StrCat(result.passed() ? "ok    " : "FAIL  ", result.name, ":");
+  for (const KnownAnswerResult::Row& row : result.rows) {
+    const bool bad = !(row.error <= row.allowed);
+    absl::StrAppendFormat(&text, "  %s %.1e%s", row.tensor, row.error,
+                          bad ? absl::StrFormat(" (allowed %.0e)", row.allowed) : "");
+  }
+  return text;
+}
+
+absl::Status RunSelftest(const SelftestFlags& flags, VerbOutput& output) {
+  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device));
+  const DType dtype = flags.dtype == "fp64" ? DType::kF64 : DType::kF32;
+  ASSIGN_OR_RETURN(const std::vector<std::string> files, FindKnownAnswers(flags.paths));
+  if (files.empty()) {
+    return absl::InvalidArgumentError(StrCat("no .h5 file below ", flags.paths[0]));
+  }
+  int64_t passed = 0, failed = 0, skipped = 0;
+  double worst = 0;
+  for (const std::string& path : files) {
+    ASSIGN_OR_RETURN(const KnownAnswerResult result, CheckKnownAnswer(path, device, dtype));
+    ++(!result.skipped.empty() ? skipped : result.passed() ? passed : failed);
+    for (const KnownAnswerResult::Row& row : result.rows) {
+      worst = std::max(worst, row.error / row.allowed);
+    }
+    if (!output.json) std::cout << Describe(result) << std::endl;
+  }
+  if (!output.json) {
+    std::cout << absl::StrFormat(
+                     "%d passed, %d failed, %d skipped; the worst error is %.0f %% of what is "
+                     "allowed",
+                     passed, failed, skipped, 100 * worst)
+              << std::endl;
+  }
+  output.result = {{"passed", passed},
+                   {"failed", failed},
+                   {"skipped", skipped},
+                   {"worst_share_of_tolerance", worst}};
+  if (failed > 0) output.exit_code = kExitFailed;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Verb SelftestVerb() {
+  return {.name = "selftest",
+          .summary = "Holds operators and layers against files of known answers.",
+          .example = "{lt2} selftest tests/golden",
+          .add = [](CLI::App& app) -> VerbBody {
+            auto flags = std::make_shared<SelftestFlags>();
+            app.add_option("files", flags->paths, "HDF5 files, or folders of them")->required();
+            app.add_option("--dtype", flags->dtype, "fp32 or fp64")
+                ->check(CLI::IsMember({"fp32", "fp64"}));
+            AddDeviceFlag(app, &flags->device);
+            return [flags](VerbOutput& output) { return RunSelftest(*flags, output); };
+          }};
+}
+
+}  // namespace lt2
