@@ -1,0 +1,214 @@
+// One chunk of the delta rule with a scalar decay, as far as queries and keys determine it.
+//
+// With G the cumulative log-decay inside the chunk and D_rj = exp(G_r - G_j) for j <= r, the rule
+// for C tokens at once is
+//   (I + A) U = beta (V - exp(G) K S_in)      A_rj = beta_r <k_r, k_j> D_rj, j < r
+//   O         = scale exp(G) Q S_in + P U     P_rj = scale <q_r, k_j> D_rj, j <= r
+//   S_out     = exp(G_C) S_in + (exp(G_C - G) K)^T U
+// The triangular system is solved by blocks of kBlock rows whose diagonal blocks are inverted. The
+// passes over chunks see only the operands named here; a decay per channel makes the same ones.
+#pragma once
+
+#include "kernels/cpu/micro_gemm.h"
+#include "kernels/cpu/scan_rows.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/transpose.h"
+
+namespace lt2::cpu {
+
+// c [m, n] (+)= a [m, depth] b [depth, n]; n is padded to whole vectors.
+template <bool kAdd, class T>
+inline void Product(int64_t m, int64_t n, int64_t depth, const T* a, int64_t lda, const T* b,
+                    int64_t ldb, T* c, int64_t ldc) {
+  MicroGemm<kAdd>(MicroGemmArgs<T>{m, n, depth, a, lda, 1, b, ldb, c, ldc});
+}
+// The same with a stored [depth, m].
+template <bool kAdd, class T>
+inline void ProductTransposed(int64_t m, int64_t n, int64_t depth, const T* a, int64_t lda,
+                              const T* b, int64_t ldb, T* c, int64_t ldc) {
+  MicroGemm<kAdd>(MicroGemmArgs<T>{m, n, depth, a, 1, lda, b, ldb, c, ldc});
+}
+
+// Lower triangles (diagonal included, up to whole blocks) of [padded, padded] matrices of stride
+// kChunk: c = a b with b [depth, padded]; c (+)= a b; c += a^T b.
+template <class T>
+void LowerOf(int64_t padded, int64_t depth, const T* a, int64_t lda, const T* b, T* c) {
+  for (int64_t i = 0; i < padded; i += kBlock) {
+    Product<false>(kBlock, i + kBlock, depth, a + i * lda, lda, b, kChunk, c + i * kChunk, kChunk);
+  }
+}
+template <bool kAdd, class T>
+void LowerTimes(int64_t padded, int64_t n, const T* a, const T* b, int64_t ldb, T* c) {
+  for (int64_t i = 0; i < padded; i += kBlock) {
+    Product<kAdd>(kBlock, n, i + kBlock, a + i * kChunk, kChunk, b, ldb, c + i * ldb, ldb);
+  }
+}
+template <class T>
+void AddLowerTransposedTimes(int64_t padded, int64_t n, const T* a, const T* b, int64_t ldb, T* c) {
+  for (int64_t j = 0; j < padded; j += kBlock) {
+    ProductTransposed<true>(kBlock, n, padded - j, a + j * kChunk + j, kChunk, b + j * ldb, ldb,
+                            c + j * ldb, ldb);
+  }
+}
+
+// Decays and beta of a chunk's rows; rows past its end neither decay nor write.
+template <class T>
+struct ChunkGates {
+  double sum[kChunk];    // G_r, in double: differences of large sums stay exact
+  T from_start[kChunk];  // exp(G_r)
+  T to_end[kChunk];      // exp(G_C - G_r)
+  T beta[kChunk];
+  T whole;  // exp(G_C)
+
+  // g and beta: a head's values, stride apart. g null: no decay.
+  void Load(const T* g, const T* beta_in, int64_t stride, const ChunkRows& rows) {
+    double total = 0;
+    for (int64_t r = 0; r < rows.padded; ++r) {
+      const bool inside = r < rows.rows;
+      if (inside && g != nullptr) total += g[r * stride];
+      sum[r] = total;
+      beta[r] = inside ? beta_in[r * stride] : T(0);
+    }
+    for (int64_t r = 0; r < rows.padded; ++r) {
+      from_start[r] = g == nullptr ? T(1) : Exp(static_cast<T>(sum[r]));
+      to_end[r] = g == nullptr ? T(1) : Exp(static_cast<T>(total - sum[r]));
+    }
+    whole = from_start[rows.padded - 1];
+  }
+
+  // D, zero above the diagonal, up to whole blocks. Only exponents <= 0 are ever taken.
+  void Pairs(bool decays, int64_t padded, T* d) const {
+    for (int64_t r = 0; r < padded; ++r) {
+      const int64_t end = r / kBlock * kBlock + kBlock;
+      T* d_r = d + r * kChunk;
+      if (!decays) {
+        std::fill(d_r, d_r + r + 1, T(1));
+        std::fill(d_r + r + 1, d_r + end, T(0));
+        continue;
+      }
+#pragma omp simd
+      for (int64_t j = 0; j < end; ++j) {
+        const T exponent = static_cast<T>(j <= r ? sum[r] - sum[j] : 0.0);
+        const T value = Exp(exponent);
+        d_r[j] = j <= r ? value : T(0);
+      }
+    }
+  }
+};
+
+template <class T>
+class DeltaChunk {
+ public:
+  DeltaChunk(Scratch& scratch, int64_t key_width)
+      : width(key_width),
+        ld(PadToLanes<T>(key_width)),
+        q(scratch.Take<T>(kChunk * ld)),
+        k(scratch.Take<T>(kChunk * ld)),
+        q_read(scratch.Take<T>(kChunk * ld)),
+        k_read(scratch.Take<T>(kChunk * ld)),
+        k_write(scratch.Take<T>(kChunk * ld)),
+        decay(scratch.Take<T>(kChunk * kChunk)),
+        attention(scratch.Take<T>(kChunk * kChunk)),
+        k_t_(scratch.Take<T>(ld * kChunk)),
+        minus_a_(scratch.Take<T>(kChunk * kChunk)),
+        inverse_(scratch.Take<T>(kChunk * kBlock)) {}
+
+  // From Args of either pass: q_NHK, k_NHK, g_NG, beta_NG, scale. Makes everything public below.
+  template <class Args>
+  void Load(const Args& a, const ChunkRows& at, int64_t head) {
+    const int64_t heads = a.beta_NG.dim(1), key_heads = a.q_NHK.dim(1);
+    const int64_t key_head = head / (heads / key_heads), stride = key_heads * width;
+    rows = at;
+    LoadRows(HeadRows<T>(a.q_NHK, at.token, key_head), stride, at.rows, width, at.padded, ld, q);
+    LoadRows(HeadRows<T>(a.k_NHK, at.token, key_head), stride, at.rows, width, at.padded, ld, k);
+    gates.Load(HeadRows<T>(a.g_NG, at.token, head), HeadRows<T>(a.beta_NG, at.token, head), heads,
+               at);
+    gates.Pairs(a.g_NG.defined(), at.padded, decay);
+    scale = static_cast<T>(a.scale);
+  }
+
+  // What the sequential passes need beyond Load.
+  void PrepareScan() {
+    T read[kChunk], minus_correct[kChunk];
+    for (int64_t r = 0; r < rows.padded; ++r) {
+      read[r] = scale * gates.from_start[r];
+      minus_correct[r] = -gates.beta[r] * gates.from_start[r];
+    }
+    ScaleRows(read, q, rows.padded, ld, q_read);
+    ScaleRows(minus_correct, k, rows.padded, ld, k_read);
+    ScaleRows(gates.to_end, k, rows.padded, ld, k_write);
+    for (int64_t r = 0; r < rows.padded; r += kMicroLanes<T>) {
+      Transpose(kMicroLanes<T>, ld, k + r * ld, ld, k_t_ + r, kChunk);
+    }
+    LowerOf(rows.padded, width, q, ld, k_t_, attention);
+    LowerOf(rows.padded, width, k, ld, k_t_, minus_a_);
+    for (int64_t r = 0; r < rows.padded; ++r) {
+      const int64_t end = r / kBlock * kBlock + kBlock;
+      const T minus_beta = -gates.beta[r];
+      T *p_r = attention + r * kChunk, *a_r = minus_a_ + r * kChunk;
+      const T* d_r = decay + r * kChunk;
+#pragma omp simd
+      for (int64_t j = 0; j < end; ++j) {
+        p_r[j] *= scale * d_r[j];
+        a_r[j] *= minus_beta * d_r[j];
+      }
+      a_r[r] = 0;
+    }
+    InvertDiagonalBlocks();
+  }
+
+  // (I + A) u = r, [padded, lanes] of stride ld_u. r is used up.
+  void Solve(int64_t lanes, int64_t ld_u, T* r, T* u) const {
+    for (int64_t i = 0; i < rows.padded; i += kBlock) {
+      Product<true>(kBlock, lanes, i, minus_a_ + i * kChunk, kChunk, u, ld_u, r + i * ld_u, ld_u);
+      Product<false>(kBlock, lanes, kBlock, inverse_ + i * kBlock, kBlock, r + i * ld_u, ld_u,
+                     u + i * ld_u, ld_u);
+    }
+  }
+
+  // (I + A)^T e = r.
+  void SolveTransposed(int64_t lanes, int64_t ld_e, T* r, T* e) const {
+    for (int64_t i = rows.padded - kBlock; i >= 0; i -= kBlock) {
+      const int64_t below = i + kBlock;
+      ProductTransposed<true>(kBlock, lanes, rows.padded - below, minus_a_ + below * kChunk + i,
+                              kChunk, e + below * ld_e, ld_e, r + i * ld_e, ld_e);
+      ProductTransposed<false>(kBlock, lanes, kBlock, inverse_ + i * kBlock, kBlock, r + i * ld_e,
+                               ld_e, e + i * ld_e, ld_e);
+    }
+  }
+
+  const int64_t width, ld;  // K and its padded stride
+  ChunkRows rows{};
+  ChunkGates<T> gates;
+  T scale = 1;
+  T *q, *k;      // [padded, ld] as they came
+  T* q_read;     // scale exp(G) q: o = q_read S_in + attention u
+  T* k_read;     // -beta exp(G) k: the system's right-hand side is beta v + k_read S_in
+  T* k_write;    // exp(G_C - G) k: S_out = exp(G_C) S_in + k_write^T u
+  T* decay;      // D, stride kChunk
+  T* attention;  // P, stride kChunk
+
+ private:
+  // Row m of the inverse is final when rows below it receive their share of it.
+  void InvertDiagonalBlocks() {
+    for (int64_t i = 0; i < rows.padded; i += kBlock) {
+      T inverse[kBlock][kBlock] = {};
+      for (int64_t r = 0; r < kBlock; ++r) inverse[r][r] = 1;
+      for (int64_t m = 0; m < kBlock; ++m) {
+        for (int64_t r = m + 1; r < kBlock; ++r) {
+          const T a = minus_a_[(i + r) * kChunk + i + m];
+#pragma omp simd
+          for (int64_t j = 0; j < kBlock; ++j) inverse[r][j] += a * inverse[m][j];
+        }
+      }
+      std::copy(&inverse[0][0], &inverse[0][0] + kBlock * kBlock, inverse_ + i * kBlock);
+    }
+  }
+
+  T* k_t_;      // k transposed, stride kChunk
+  T* minus_a_;  // -A, stride kChunk
+  T* inverse_;  // of the diagonal blocks of I + A, [padded, kBlock]
+};
+
+}  // namespace lt2::cpu

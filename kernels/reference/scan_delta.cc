@@ -1,0 +1,160 @@
+// Token by token, both ways: the chunk algebra of the other backends has no part in this.
+#include "kernels/scan_delta.h"
+
+#include <cmath>
+
+namespace lt2::reference {
+namespace {
+
+double* At(const Tensor& x, int64_t i, int64_t j) {
+  return x.defined() ? x.data<double>() + (i * x.dim(1) + j) * (x.size() / (x.dim(0) * x.dim(1)))
+                     : nullptr;
+}
+
+struct Head {
+  int64_t k, v;
+  double scale;
+};
+
+// S <- exp(g) S, u = beta (v - S^T k), S <- S + k u^T, o = scale S^T q. `error` is u / beta.
+void Advance(const Head& head, const double* q, const double* k, const double* v, const double* g,
+             double beta, double* s, double* error, double* o) {
+  const double decay = g != nullptr ? std::exp(*g) : 1.0;
+  for (int64_t i = 0; i < head.k * head.v; ++i) s[i] *= decay;
+  for (int64_t j = 0; j < head.v; ++j) {
+    error[j] = v[j];
+    for (int64_t d = 0; d < head.k; ++d) error[j] -= s[d * head.v + j] * k[d];
+  }
+  for (int64_t j = 0; j < head.v; ++j) {
+    double sum = 0;
+    for (int64_t d = 0; d < head.k; ++d) {
+      s[d * head.v + j] += k[d] * beta * error[j];
+      sum += s[d * head.v + j] * q[d];
+    }
+    if (o != nullptr) o[j] = head.scale * sum;
+  }
+}
+
+// What is known of dS_t after o_t, turned into the gradients at t and dS_{t-1}. s_before = S_{t-1}.
+struct TokenGrad {
+  std::vector<double> dq, dk, dv;
+  double dg = 0, dbeta = 0;
+};
+TokenGrad Retreat(const Head& head, const double* q, const double* k, const double* v,
+                  const double* g, double beta, const double* s_before, const double* d_o,
+                  std::vector<double>& ds) {
+  const int64_t K = head.k, V = head.v;
+  const double decay = g != nullptr ? std::exp(*g) : 1.0;
+  std::vector<double> s(s_before, s_before + K * V), error(V);
+  Advance(head, q, k, v, g, beta, s.data(), error.data(), nullptr);
+  TokenGrad grad{
+      .dq = std::vector<double>(K), .dk = std::vector<double>(K), .dv = std::vector<double>(V)};
+  for (int64_t d = 0; d < K; ++d) {
+    for (int64_t j = 0; j < V && d_o != nullptr; ++j) {
+      grad.dq[d] += head.scale * s[d * V + j] * d_o[j];
+      ds[d * V + j] += head.scale * q[d] * d_o[j];
+    }
+  }
+  for (int64_t j = 0; j < V; ++j) {  // through u_j = beta error_j
+    double du = 0;
+    for (int64_t d = 0; d < K; ++d) du += ds[d * V + j] * k[d];
+    grad.dv[j] = beta * du;
+    grad.dbeta += du * error[j];
+    for (int64_t d = 0; d < K; ++d) {
+      const double decayed = decay * s_before[d * V + j];
+      grad.dk[d] += ds[d * V + j] * beta * error[j] - beta * du * decayed;
+      ds[d * V + j] -= k[d] * beta * du;  // now with respect to the decayed state
+      grad.dg += ds[d * V + j] * decayed;
+      ds[d * V + j] *= decay;
+    }
+  }
+  return grad;
+}
+
+void Into(const GradInto& grad, int64_t token, int64_t head, const double* values, int64_t n,
+          bool first) {
+  double* to = At(grad.to, token, head);
+  for (int64_t i = 0; i < n && to != nullptr; ++i) {
+    to[i] = (first && !grad.accumulate ? 0.0 : to[i]) + values[i];
+  }
+}
+
+}  // namespace
+
+void ScanDeltaForward(Stream&, const ScanDeltaForwardArgs& a) {
+  const Head sizes{a.q_NHK.dim(2), a.v_NGV.dim(2), a.scale};
+  const int64_t heads = a.v_NGV.dim(1), group = heads / a.q_NHK.dim(1);
+  const int32_t* cu = a.documents.cu_seqlens().data<int32_t>();
+  std::vector<double> error(sizes.v);
+  if (a.final_DGKV.defined()) a.final_DGKV.Zero();
+  for (int64_t d = 0; d < a.documents.count(); ++d) {
+    for (int64_t h = 0; h < heads; ++h) {
+      std::vector<double> s(sizes.k * sizes.v, 0.0);
+      if (const double* s0 = At(a.initial_DGKV, d, h)) s.assign(s0, s0 + s.size());
+      for (int64_t t = cu[d]; t < cu[d + 1]; ++t) {
+        Advance(sizes, At(a.q_NHK, t, h / group), At(a.k_NHK, t, h / group), At(a.v_NGV, t, h),
+                At(a.g_NG, t, h), *At(a.beta_NG, t, h), s.data(), error.data(), At(a.o_NGV, t, h));
+      }
+      if (double* to = At(a.final_DGKV, d, h)) std::copy(s.begin(), s.end(), to);
+    }
+  }
+}
+
+void ScanDeltaBackward(Stream&, const ScanDeltaBackwardArgs& a) {
+  const Head sizes{a.q_NHK.dim(2), a.v_NGV.dim(2), a.scale};
+  const int64_t heads = a.v_NGV.dim(1), group = heads / a.q_NHK.dim(1), size = sizes.k * sizes.v;
+  const int32_t* cu = a.documents.cu_seqlens().data<int32_t>();
+  std::vector<double> error(sizes.v);
+  for (int64_t d = 0; d < a.documents.count(); ++d) {
+    for (int64_t h = 0; h < heads; ++h) {
+      const int64_t tokens = cu[d + 1] - cu[d];
+      std::vector<double> s((tokens + 1) * size, 0.0), ds(size, 0.0);  // S before each token
+      if (const double* s0 = At(a.initial_DGKV, d, h)) std::copy(s0, s0 + size, s.begin());
+      const auto token = [&](const auto& visit, int64_t i) {
+        const int64_t t = cu[d] + i;
+        return visit(t, At(a.q_NHK, t, h / group), At(a.k_NHK, t, h / group), At(a.v_NGV, t, h),
+                     At(a.g_NG, t, h), *At(a.beta_NG, t, h));
+      };
+      for (int64_t i = 0; i < tokens; ++i) {
+        token(
+            [&](int64_t, auto* q, auto* k, auto* v, auto* g, double beta) {
+              double* next = &s[(i + 1) * size];
+              std::copy(next - size, next, next);
+              Advance(sizes, q, k, v, g, beta, next, error.data(), nullptr);
+            },
+            i);
+      }
+      if (const double* end = At(a.dfinal_DGKV, d, h)) ds.assign(end, end + size);
+      for (int64_t i = tokens - 1; i >= 0; --i) {
+        token(
+            [&](int64_t t, auto* q, auto* k, auto* v, auto* g, double beta) {
+              const TokenGrad grad =
+                  Retreat(sizes, q, k, v, g, beta, &s[i * size], At(a.do_NGV, t, h), ds);
+              const bool first = h % group == 0;
+              Into(a.dq_NHK, t, h / group, grad.dq.data(), sizes.k, first);
+              Into(a.dk_NHK, t, h / group, grad.dk.data(), sizes.k, first);
+              Into(a.dv_NGV, t, h, grad.dv.data(), sizes.v, true);
+              Into(a.dg_NG, t, h, &grad.dg, 1, true);
+              Into(a.dbeta_NG, t, h, &grad.dbeta, 1, true);
+            },
+            i);
+      }
+      Into(a.dinitial_DGKV, d, h, ds.data(), size, true);
+    }
+  }
+}
+
+void ScanDeltaStep(Stream&, const ScanDeltaStepArgs& a) {
+  const Head sizes{a.q_BHK.dim(2), a.v_BGV.dim(2), a.scale};
+  const int64_t heads = a.v_BGV.dim(1), group = heads / a.q_BHK.dim(1);
+  std::vector<double> error(sizes.v);
+  for (int64_t b = 0; b < a.v_BGV.dim(0); ++b) {
+    for (int64_t h = 0; h < heads; ++h) {
+      Advance(sizes, At(a.q_BHK, b, h / group), At(a.k_BHK, b, h / group), At(a.v_BGV, b, h),
+              At(a.g_BG, b, h), *At(a.beta_BG, b, h), At(a.state_BGKV, b, h), error.data(),
+              At(a.o_BGV, b, h));
+    }
+  }
+}
+
+}  // namespace lt2::reference
