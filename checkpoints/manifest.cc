@@ -110,10 +110,15 @@ CheckpointInfo InfoFromJson(const Json& json) {
           .extra = json.at("extra")};
 }
 
+// Text that is not UTF-8 (a path in a configuration) must not cost the checkpoint.
+std::string Print(const Json& json, int indent) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
 // Of everything but the hash itself, in the one form nlohmann prints it: keys sorted, no spaces.
 std::string SelfHash(Json json) {
   json.erase("hash");
-  const std::string text = json.dump();
+  const std::string text = Print(json, -1);
   return Hash128(std::as_bytes(std::span(text)));
 }
 
@@ -178,7 +183,7 @@ std::string ToJson(const Manifest& manifest) {
   json["files"] = manifest.files;
   json["tensors"] = manifest.tensors;
   json["hash"] = SelfHash(json);
-  return json.dump(1) + "\n";
+  return Print(json, 1) + "\n";
 }
 
 absl::StatusOr<Manifest> ParseManifest(std::string_view text, const std::string& source) {

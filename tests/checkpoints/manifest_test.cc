@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace lt2 {
 namespace {
 
@@ -46,6 +48,15 @@ TEST(Manifest, ReadsBackWhatItWrote) {
   EXPECT_EQ(read->Find("param/embed.weight")->boxes[1].box, (Box{{3, 0}, {2, 4}}));
   EXPECT_EQ(read->Find("param/embed"), nullptr);
   EXPECT_EQ(read->bytes(), 17000);
+}
+
+TEST(Manifest, TextThatIsNotUtf8AndNumbersThatAreNotFiniteStillReadBack) {
+  Manifest manifest = Sample();
+  manifest.info.config = "path = \"\xff\xfe\"";
+  manifest.info.extra["norm"] = std::numeric_limits<double>::quiet_NaN();
+  const absl::StatusOr<Manifest> read = ParseManifest(ToJson(manifest), "m.json");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->info.extra["norm"].is_null());
 }
 
 TEST(Manifest, EveryTruncationIsDataLossNamingTheFile) {
