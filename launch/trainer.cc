@@ -173,7 +173,9 @@ absl::Status Trainer::Start() {
     LogInfo(StrCat("resuming after step ", state_.step, " from ", start.checkpoint, " (written by ",
                    start.mesh, "); next learning rate ",
                    schedule_->LearningRate(state_.tokens + config_.batch.tokens)));
-    for (const std::string& key : start.differences) LogWarn(StrCat("differs: ", key));
+    for (const std::string& key : start.differences) {
+      if (world_.rank() == 0) LogWarn(StrCat("differs from the checkpoint: ", key));
+    }
     Event("resume", {{"step", state_.step},
                      {"checkpoint", start.checkpoint},
                      {"mesh_then", start.mesh},

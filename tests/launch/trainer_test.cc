@@ -224,7 +224,9 @@ TEST_F(TrainerTest, DiagnosticsAndValidationAreLogged) {
   }
   ASSERT_TRUE(history.valid.contains(5));
   EXPECT_EQ(history.valid.at(5)["valid_loss"].get<double>(), result->valid_loss);
-  EXPECT_NEAR(result->valid_loss, std::log(256), 0.5);
+  // Near its start the model's logits have about unit variance: half a nat above a uniform guess.
+  EXPECT_GT(result->valid_loss, std::log(256));
+  EXPECT_LT(result->valid_loss, std::log(256) + 1);
 }
 
 }  // namespace

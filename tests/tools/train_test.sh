@@ -1,0 +1,181 @@
+#!/usr/bin/env bash
+# Whole runs of the program under mpirun, and what may befall them.
+#   train_test.sh PROGRAM resume|damage|death|space
+set -euo pipefail
+
+lt2=$1
+what=$2
+folder=$(mktemp -d)
+mounted=
+export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_hwloc_base_binding_policy=none
+if [ "$(id -u)" = 0 ]; then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+
+cleanup() {
+  pkill -9 -f "run-dir $folder/" 2>/dev/null || true
+  [ -z "$mounted" ] || umount "$mounted"
+  rm -rf "$folder"
+}
+trap cleanup EXIT
+
+fail() {
+  echo "FAILED: $*" >&2
+  for log in "$folder"/*.log; do
+    echo "--- $log" >&2
+    tail -n 30 "$log" >&2
+  done
+  exit 1
+}
+
+for i in $(seq 1 400); do
+  echo "Line $((i * 7919 % 1000)) of a play, said by voice $((i % 13)) to voice $((i % 7))."
+  echo
+done > "$folder/text.txt"
+cat > "$folder/config.toml" <<TOML
+[model]
+width = 48
+layers = 3
+loops = 2
+heads = 4
+ffn = 128
+vocab = 256
+mixers = ["gdn", "gdn", "full"]
+attention_gate = true
+[data]
+train = [{ path = "text.txt", weight = 1.0 }]
+sequence = 64
+[batch]
+tokens = 2048
+micro_batch = 2
+[optimizer]
+lr = 1e-4
+[schedule]
+total = "30 steps"
+[checkpoint]
+every = "2 steps"
+verify_writes = true
+keep_last = 100
+[log]
+every = "1 steps"
+valid_tokens = 256
+TOML
+
+# train RANKS RUN [flags]: writes RUN.log, returns lt2's exit code.
+train() {
+  local ranks=$1 run=$2
+  shift 2
+  mpirun -n "$ranks" "$lt2" train "$folder/config.toml" --run-dir "$folder/$run" "$@" \
+    > "$folder/$run.log" 2>&1 < /dev/null
+}
+
+# expect CODE COMMAND…: runs it and compares its exit code.
+expect() {
+  local want=$1 got=0
+  shift
+  "$@" || got=$?
+  [ "$got" = "$want" ] || fail "'$*' ended with $got, not $want"
+}
+
+# "step loss" of each step: the last line of a step counts.
+losses() {
+  sed -n 's/^{"step":\([0-9]*\),.*"loss":\([^,]*\),.*/\1 \2/p' "$folder/$1/metrics.jsonl" |
+    awk '{ loss[$1] = $2 } END { for (s in loss) print s, loss[s] }' | sort -n
+}
+
+steps() {
+  local last=
+  [ ! -f "$folder/$1/metrics.jsonl" ] || last=$(losses "$1" | tail -n 1 | cut -d' ' -f1)
+  echo "${last:-0}"
+}
+
+# wait_for SECONDS COMMAND…: until it succeeds.
+wait_for() {
+  local until=$((SECONDS + $1))
+  shift
+  until "$@"; do
+    [ "$SECONDS" -lt "$until" ] || fail "waited in vain for: $*"
+  done
+}
+
+half_written() { compgen -G "$folder/$1/checkpoints/*.tmp-*" > /dev/null; }
+past_step() { [ "$(steps "$1")" -ge "$2" ]; }
+
+test_resume() {
+  expect 0 train 2 whole
+  train 2 parts &
+  wait_for 60 past_step parts 9
+  wait_for 60 half_written parts
+  pkill -9 -f "run-dir $folder/parts" || fail "nothing left to kill"
+  wait $! && fail "a killed run ended well"
+  half_written parts || echo "note: the kill came between two saves"
+
+  train 2 parts &
+  wait_for 60 grep -q resuming "$folder/parts.log"
+  wait_for 60 past_step parts 14
+  kill -USR1 "$(pgrep -f "^mpirun .*run-dir $folder/parts")"
+  local code=0
+  wait $! || code=$?
+  [ "$code" = 75 ] || fail "after USR1 the run ended with $code, not 75"
+  local stopped
+  stopped=$(steps parts)
+  [ "$stopped" -lt 30 ] || fail "USR1 came too late"
+  [ -z "$(comm -3 <(losses parts) <(losses whole | head -n "$stopped"))" ] ||
+    fail "losses differ from the uninterrupted run's up to step $stopped"
+
+  expect 0 train 1 parts
+  losses parts | paste -d' ' - <(losses whole) | awk '
+    $1 != $3 || ($2 - $4) ^ 2 > (1e-5 * $4) ^ 2 { print; bad = 1 }
+    END { exit bad || NR != 30 }' || fail "another mesh gives other losses"
+}
+
+test_damage() {
+  expect 0 train 2 run --max-steps 6
+  local newest="$folder/run/checkpoints/step-0000000006"
+  expect 0 "$lt2" ckpt verify "$newest" > "$folder/verify.log" 2>&1
+  local shard="$newest/shard-00001.h5"
+  local middle=$(($(stat -c %s "$shard") / 2))
+  printf '\xa5\x5a\xa5\x5a' | dd of="$shard" bs=1 seek=$middle conv=notrunc status=none
+  expect 3 "$lt2" ckpt verify "$newest" > "$folder/verify.log" 2>&1
+  grep -q shard-00001.h5 "$folder/verify.log" || fail "verify does not name the shard"
+  cp -r "$newest" "$folder/damaged"
+  expect 0 train 2 run --max-steps 8
+  grep -q "warning: $newest is damaged" "$folder/run.log" &&
+    grep -q shard-00001.h5 "$folder/run.log" || fail "no warning names the shard"
+  grep -q "resuming after step 4 " "$folder/run.log" || fail "did not fall back to step 4"
+  expect 3 train 2 other --resume "$folder/damaged"
+}
+
+test_death() {
+  train 4 run &
+  wait_for 60 past_step run 3
+  local begun=$SECONDS
+  pgrep -f "^$lt2 .*run-dir $folder/run" | tail -n 1 | xargs kill -9
+  local code=0
+  wait $! || code=$?
+  [ "$code" != 0 ] || fail "the run ended well without one of its ranks"
+  [ $((SECONDS - begun)) -le 10 ] || fail "the others lived on for $((SECONDS - begun)) s"
+  grep -q "rank [0-9].*signal 9" "$folder/run.log" || fail "no line says which rank died"
+}
+
+test_space() {
+  mkdir "$folder/small"
+  if ! mount -t tmpfs -o size=2500k none "$folder/small" 2> "$folder/mount.log"; then
+    echo "skipped: a small file system cannot be mounted here"
+    exit 77
+  fi
+  mounted=$folder/small
+  local code=0
+  mpirun -n 2 "$lt2" train "$folder/config.toml" --run-dir "$folder/small/run" \
+    > "$folder/space.log" 2>&1 < /dev/null || code=$?
+  [ "$code" = 1 ] || fail "ended with $code, not 1"
+  local good
+  good=$(ls -d "$folder"/small/run/checkpoints/step-?????????? | tail -n 1)
+  grep -q "No space left.*$(basename "$good")\|$(basename "$good").*No space left" "$folder/space.log" ||
+    fail "the message names neither the reason nor the last good checkpoint, $good"
+  expect 0 "$lt2" ckpt verify "$good" > "$folder/verify.log" 2>&1
+}
+
+"test_$what"
+echo "ok: $what"
