@@ -30,7 +30,8 @@ function(lt2_test name)
   if(NOT ARG_LABELS)
     set(ARG_LABELS fast)
   endif()
-  add_executable(${name} ${ARG_SOURCES})
+  add_executable(${name} ${ARG_SOURCES}
+                         $<$<BOOL:${LT2_SANITIZE}>:${CMAKE_SOURCE_DIR}/tests/support/known_leaks.cc>)
   target_link_libraries(${name} PRIVATE lt2_flags ${ARG_LINK} GTest::gtest_main)
   gtest_discover_tests(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                        DISCOVERY_TIMEOUT 60)
