@@ -91,7 +91,9 @@ absl::Status RunLayer(const h5::File& file, const std::string& path, Device devi
   config.kv_heads = options.value("num_kv_heads", config.heads);
   config.head_dim = options.value("head_dim", config.width / config.heads);
   config.rope_theta = options.value("rope_theta", config.rope_theta);
-  config.attention_gate = options.value("output_gate", false);
+  config.rope_interleaved = options.value("rope_style", "half") == "interleaved";
+  config.norm_eps = options.value("norm_eps", config.norm_eps);
+  config.attention_gate = options.value("attention_gate", false);
   const ForeignTable foreign = ForeignNamesOf(kind);
   ConfigTable table;
   for (const ForeignTable::Name& name : foreign.options) {

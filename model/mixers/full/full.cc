@@ -146,7 +146,7 @@ ForeignTable FullAttention::ForeignNames() {
                      {"k_proj.weight", "k_proj.weight"},
                      {"v_proj.weight", "v_proj.weight"},
                      {"o_proj.weight", "o_proj.weight"},
-                     {"gate_proj.weight", "g_proj.weight"},
+                     {"gate_proj.weight", "gate_proj.weight"},
                      {"q_norm.weight", "q_norm.weight"},
                      {"k_norm.weight", "k_norm.weight"}},
           .options = {{"qk_norm", "qk_norm"}}};
