@@ -22,8 +22,7 @@ inline void AddConfigFlags(CLI::App& app, ConfigFlags* flags) {
   app.add_option("--set", flags->sets,
                  "section.key=value, the value in TOML or a bare word; may be repeated, the last "
                  "one wins")
-      ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false);
 }
 
 }  // namespace lt2

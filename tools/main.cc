@@ -17,7 +17,9 @@ void PrintHelp(const char* program) {
                "mpirun.\n\n"
             << "Usage: " << program << " VERB [flags]\n\nVerbs:\n";
   for (const Verb& verb : Verbs()) {
-    std::cout << absl::StrFormat("  %-10s %s\n", verb.name, verb.summary);
+    const std::string sentence = verb.summary.substr(0, verb.summary.find(". "));
+    std::cout << absl::StrFormat("  %-10s %s%s\n", verb.name, sentence,
+                                 sentence == verb.summary ? "" : ".");
   }
   std::cout
       << "\n  --version  commit, compiler and libraries\n"

@@ -19,7 +19,7 @@ echo
 echo "== loss in nats per byte (o training, V validation)"
 tools/curve.sh "$run/metrics.jsonl"
 
-checkpoint=$(ls -d "$run"/checkpoints/step-* | sort | tail -n 1)
+checkpoint=$(ls -d "$run"/checkpoints/step-* | grep -E 'step-[0-9]+$' | sort | tail -n 1)
 echo
 echo "== 200 characters from $checkpoint"
 "$lt2" generate "$checkpoint" --prompt "ROMEO:" --max-tokens 200 --temperature 0.8 --seed 1

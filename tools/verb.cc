@@ -26,13 +26,13 @@ class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(34); }
   std::string make_option_opts(const CLI::Option* option) const override {
-    const bool flag = option->get_type_size() == 0;
+    const bool flag = option->get_expected_max() == 0;
     const bool many = option->get_expected_max() == CLI::detail::expected_max_vector_size;
     return flag ? "" : StrCat(" ", option->get_type_name(), many ? " ..." : "");
   }
   std::string make_option_desc(const CLI::Option* option) const override {
     std::string fallback = option->get_default_str();
-    if (option->get_type_size() == 0) fallback = "off";
+    if (option->get_expected_max() == 0) fallback = "off";
     if (fallback.empty() || fallback == "[]" || fallback == "\"\"") fallback = "none";
     const bool help = option->get_name() == "--help";
     const std::string note = help                     ? ""
@@ -138,7 +138,7 @@ CLI::App* AddSubverb(CLI::App& app, const std::string& name, const std::string& 
 
 void PrintUsageError(const std::string& message) {
   if (LaunchRank() == 0) {
-    std::cerr << "lt2: " << message << std::endl;
+    std::cerr << "error: " << message << std::endl;
   } else {
     // Every rank finds the same mistake; the first to leave ends the job, so rank 0 speaks first.
     std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -153,9 +153,12 @@ int RunVerb(const Verb& verb, int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   app.set_help_flag("-h,--help", "this text");
   app.footer(ExampleText(verb.example));
-  app.add_flag("--json", output.json, "the last line of standard output is one JSON object");
-  app.fallthrough();  // --json may follow a sub-verb
   const VerbBody body = verb.add(app);
+  const auto add_json = [&](CLI::App& to) {
+    to.add_flag("--json", output.json, "the last line of standard output is one JSON object");
+  };
+  add_json(app);
+  for (CLI::App* subverb : app.get_subcommands({})) add_json(*subverb);
   try {
     app.parse(argc - 1, argv + 1);
   } catch (const CLI::CallForHelp&) {

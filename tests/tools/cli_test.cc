@@ -69,7 +69,9 @@ TEST(Cli, HelpListsEveryVerb) {
     EXPECT_NE(help.out.find(std::string("\n  ") + verb + " "), std::string::npos) << verb;
     const Outcome one = Lt2(std::string(verb) + " --help");
     EXPECT_EQ(one.exit, 0) << one.out;
-    EXPECT_NE(one.out.find("Example:\n  " LT2_PROGRAM " " + std::string(verb)), std::string::npos)
+    const size_t example = one.out.find("Example:\n  " LT2_PROGRAM " ");
+    ASSERT_NE(example, std::string::npos) << one.out;
+    EXPECT_NE(one.out.find(std::string(LT2_PROGRAM) + " " + verb, example), std::string::npos)
         << one.out;
     EXPECT_NE(one.out.find("--json"), std::string::npos) << one.out;
   }
@@ -142,7 +144,7 @@ TEST_P(CliBadUse, ExitsWithTwoAndSaysWhat) {
   const Outcome outcome = Lt2(GetParam().arguments);
   EXPECT_EQ(outcome.exit, 2) << outcome.out;
   EXPECT_NE(outcome.out.find(GetParam().message), std::string::npos) << outcome.out;
-  EXPECT_TRUE(outcome.out.starts_with("lt2: ")) << outcome.out;
+  EXPECT_TRUE(outcome.out.starts_with("error: ")) << outcome.out;
 }
 
 INSTANTIATE_TEST_SUITE_P(
