@@ -82,8 +82,9 @@ absl::Status RunGenerate(const GenerateFlags& flags, VerbOutput& output) {
 Verb GenerateVerb() {
   return {.name = "generate",
           .summary = "Samples text from a checkpoint or a run's newest one.",
-          .example = "{lt2} train lt2-tiny --max-steps 20 --run-dir runs/first && "
-                     "{lt2} generate runs/first --prompt ROMEO: --max-tokens 100",
+          .example =
+              "{lt2} train lt2-tiny --max-steps 20 --run-dir runs/first && "
+              "{lt2} generate runs/first --prompt ROMEO: --max-tokens 100",
           .add = [](CLI::App& app) -> VerbBody {
             auto flags = std::make_shared<GenerateFlags>();
             app.add_option("checkpoint", flags->checkpoint, "a checkpoint or a run directory")

@@ -106,9 +106,10 @@ absl::Status RunScore(const ScoreFlags& flags, VerbOutput& output) {
 Verb ScoreVerb() {
   return {.name = "score",
           .summary = "Prints log-probabilities of given token ids, and writes logits.",
-          .example = "{lt2} train lt2-tiny --max-steps 20 --run-dir runs/first && "
-                     "echo 82 79 77 69 79 58 > runs/ids.txt && "
-                     "{lt2} score runs/first --ids-file runs/ids.txt",
+          .example =
+              "{lt2} train lt2-tiny --max-steps 20 --run-dir runs/first && "
+              "echo 82 79 77 69 79 58 > runs/ids.txt && "
+              "{lt2} score runs/first --ids-file runs/ids.txt",
           .add = [](CLI::App& app) -> VerbBody {
             auto flags = std::make_shared<ScoreFlags>();
             app.add_option("checkpoint", flags->checkpoint, "a checkpoint or a run directory")

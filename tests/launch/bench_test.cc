@@ -13,20 +13,19 @@ TEST(BenchStep, HoldsWhatWasPlannedAndAllocatesNothingAfterTheFirstStep) {
   for (int loops : {1, 4}) {
     for (const char* recompute : {"none", "block"}) {
       for (int micro_batch : {1, 4}) {
-        const std::string which = StrCat("loops ", loops, ", recompute ", recompute,
-                                         ", micro_batch ", micro_batch);
+        const std::string which =
+            StrCat("loops ", loops, ", recompute ", recompute, ", micro_batch ", micro_batch);
         SCOPED_TRACE(which);
         const absl::StatusOr<RunConfig> config = LoadRunConfig(
             "lt2-tiny", {StrCat("model.loops=", loops), StrCat("parallel.recompute=", recompute),
                          StrCat("batch.micro_batch=", micro_batch), "data.sequence=64",
                          "batch.tokens=512", "model.width=32", "model.ffn=64"});
         ASSERT_TRUE(config.ok()) << config.status();
-        const absl::StatusOr<StepTiming> timing =
-            BenchStep(*config, 2, *MakeGroupOfOne("world"));
+        const absl::StatusOr<StepTiming> timing = BenchStep(*config, 2, *MakeGroupOfOne("world"));
         ASSERT_TRUE(timing.ok()) << timing.status();
         EXPECT_EQ(timing->growths, 0);
-        const double ratio = static_cast<double>(timing->peak_bytes) /
-                             static_cast<double>(timing->planned_bytes);
+        const double ratio =
+            static_cast<double>(timing->peak_bytes) / static_cast<double>(timing->planned_bytes);
         EXPECT_GT(ratio, 0.9);
         EXPECT_LT(ratio, 1.1);
       }
