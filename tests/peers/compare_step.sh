@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs `lt2 bench step` and its PyTorch peer by turns and prints the median ratio of tokens/s.
 #
-# Usage: compare_step.sh [ROUNDS]      (default 3)
+# Usage: compare_step.sh [ROUNDS [FLAG of bench_step.py …]]      (3 rounds by default)
 #   PYTHON  interpreter with torch (python3)      LT2     the program (build/release/lt2)
 #   PRESET  model to run (lt2-tiny)               CORES   both programs' CPUs, if set (taskset)
 # Exits with 77 where PyTorch is missing.
@@ -32,7 +32,7 @@ for ((round = 1; round <= rounds; ++round)); do
   "${pin[@]}" "$lt2" bench step "$preset" --json | tail -n 1 >>"$results"
   echo "round $round of $rounds: PyTorch" >&2
   "${pin[@]}" "$python" tests/peers/bench_step.py --preset "$preset" \
-    --threads "$OMP_NUM_THREADS" | tail -n 1 >>"$results"
+    --threads "$OMP_NUM_THREADS" "${@:2}" | tail -n 1 >>"$results"
 done
 
 "$python" - "$results" <<'PY'
