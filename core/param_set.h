@@ -7,6 +7,7 @@
 // Declaring takes no memory; whoever trains or loads binds values and gradients.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,9 +20,20 @@ class ParamSet {
  public:
   Param& Add(ParamSpec spec) {
     CHECK(Find(spec.name) == nullptr) << spec.name << " is declared twice";
-    params_.push_back(std::make_unique<Param>(std::move(spec)));
-    return *params_.back();
+    return AddShared(std::move(spec));
   }
+  // The parameter of that name, made by the first of the sites that share it.
+  Param& AddShared(ParamSpec spec) {
+    Param* param = Find(spec.name);
+    if (param == nullptr) {
+      params_.push_back(std::make_unique<Param>(std::move(spec)));
+      param = params_.back().get();
+    }
+    ++sites_[param];
+    return *param;
+  }
+  // How many places of the model declared it, each of which uses it once when it runs.
+  int Sites(const Param* param) const { return sites_.at(param); }
   Param* Find(const std::string& name) const {
     for (const auto& param : params_) {
       if (param->spec.name == name) return param.get();
@@ -46,6 +58,7 @@ class ParamSet {
 
  private:
   std::vector<std::unique_ptr<Param>> params_;
+  std::map<const Param*, int> sites_;
 };
 
 // A place in the tree of names.
@@ -56,6 +69,10 @@ class ParamScope {
   Param& Add(const std::string& name, const Shape& shape, const Init& init,
              bool decay = true) const {
     return set_->Add({.name = prefix_ + name, .shape = shape, .init = init, .decay = decay});
+  }
+  Param& AddShared(const std::string& name, const Shape& shape, const Init& init,
+                   bool decay = true) const {
+    return set_->AddShared({.name = prefix_ + name, .shape = shape, .init = init, .decay = decay});
   }
 
  private:

@@ -108,7 +108,8 @@ absl::Status RunLayer(const h5::File& file, const std::string& path, Device devi
   config.mixer_options[kind] = table;
 
   ParamSet params;
-  const std::unique_ptr<Mixer> mixer = MakeMixer(kind, config, ParamScope(params));
+  const std::unique_ptr<Mixer> mixer =
+      MakeMixer(kind, config, {.scope = ParamScope(params), .root = ParamScope(params)});
   for (const ForeignTable::Name& name : foreign.params) {
     Param* param = params.Find(name.ours);
     if (param == nullptr) continue;

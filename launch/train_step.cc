@@ -19,8 +19,6 @@ TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, Communicator&
       targets_N_(Tensor::Empty({tokens_per_micro_batch()}, DType::kI32, options.device)),
       documents_(tokens_per_micro_batch(), options.max_documents, options.device),
       sums_(Tensor::Zeros({kHeadLossSums}, DType::kF64, options.device)) {
-  const double seed[kHeadLossSums] = {1, options.optimizer.z_loss, 0};
-  seed_ = Tensor::FromHost(seed, {kHeadLossSums}, DType::kF64, options.device);
   const std::vector<Param*> params = model_.params().all();
   for (Param* param : params) {
     param->BindValue(Tensor::Zeros(param->spec.shape, options.dtype, options.device));
@@ -56,15 +54,15 @@ void TrainStep::Load(const Batch& batch) {
 void TrainStep::MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics) {
   Load(batch);
   Tape tape(stream_);
-  Var sums;
+  LanguageModel::Loss loss;
   {
     TraceRange range("forward");
-    sums = model_.Forward(tape, ids_N_, targets_N_, documents_,
+    loss = model_.Forward(tape, ids_N_, targets_N_, documents_,
                           {.recompute = options_.recompute, .diagnostics = diagnostics});
-    AccumulateInto(stream_, sums_, sums.value);
+    AccumulateInto(stream_, sums_, loss.sums.value);
   }
   TraceRange range("backward");
-  tape.Backward({{sums, seed_}});
+  tape.Backward(LanguageModel::Seeds(loss, options_.optimizer.z_loss));
 }
 
 StepReport TrainStep::Finish(StepInput input) {
@@ -86,7 +84,7 @@ TrainStep::Score TrainStep::Evaluate(const Batch& batch) {
   Load(batch);
   Tape tape(stream_);
   tape.set_recording(false);
-  const Tensor sums = model_.Forward(tape, ids_N_, targets_N_, documents_).value;
+  const Tensor sums = model_.Forward(tape, ids_N_, targets_N_, documents_).sums.value;
   if (!sums.on_host()) return {};
   return {.nll = sums.data<double>()[kLossSum], .counted = sums.data<double>()[kCountedSum]};
 }

@@ -68,7 +68,7 @@ class TrainStep {
   std::unique_ptr<Optimizer> optimizer_;
   Tensor ids_N_, targets_N_;
   Documents documents_;
-  Tensor sums_, seed_;  // F64 [kHeadLossSums]: of the step so far; what Backward starts from
+  Tensor sums_;  // F64 [kHeadLossSums], of the step so far
 };
 
 }  // namespace lt2

@@ -14,24 +14,31 @@ Param& NormWeight(const ParamScope& scope, const std::string& name, int64_t widt
 
 }  // namespace
 
-Block::Block(const ModelConfig& config, const std::string& kind, const ParamScope& scope)
+Block::Block(const ModelConfig& config, const std::string& kind, const MixerSite& site)
     : kind_(kind),
       eps_(config.norm_eps),
-      norm1_(NormWeight(scope, "norm1", config.width)),
-      mixer_(MakeMixer(kind, config, scope.Sub("mixer"))),
-      norm2_(NormWeight(scope, "norm2", config.width)),
-      ffn_(config.width, config.ffn, scope.Sub("ffn")) {}
+      norm1_(NormWeight(site.scope, "norm1", config.width)),
+      mixer_(MakeMixer(kind, config,
+                       {.scope = site.scope.Sub("mixer"),
+                        .root = site.root,
+                        .layer = site.layer,
+                        .layers = site.layers})),
+      norm2_(NormWeight(site.scope, "norm2", config.width)),
+      ffn_(config.width, config.ffn, site.scope.Sub("ffn")) {}
 
-Var Block::Forward(Tape& tape, const Var& x_ND, const MixerContext& context,
-                   RecomputePolicy recompute) {
+std::vector<Var> Block::Forward(Tape& tape, const Var& x_ND, const MixerContext& context,
+                                RecomputePolicy recompute) {
   // By value: a recomputed mixer runs again in backward, when this call has returned.
   const auto mixer = [this, context](Tape& t, std::span<const Var> in) -> std::vector<Var> {
-    return {mixer_->Forward(t, RmsNorm(t, in[0], norm1_, eps_), context).y_ND};
+    const MixerOutput out = mixer_->Forward(t, RmsNorm(t, in[0], norm1_, eps_), context);
+    if (!out.auxiliary_loss.value.defined()) return {out.y_ND};
+    return {out.y_ND, out.auxiliary_loss};
   };
-  const Var mixed = recompute == RecomputePolicy::kMixer
-                        ? tape.Recompute(std::span(&x_ND, 1), mixer)[0]
-                        : mixer(tape, std::span(&x_ND, 1))[0];
-  return FeedForwardHalf(tape, x_ND, mixed);
+  std::vector<Var> out = recompute == RecomputePolicy::kMixer
+                             ? tape.Recompute(std::span(&x_ND, 1), mixer)
+                             : mixer(tape, std::span(&x_ND, 1));
+  out[0] = FeedForwardHalf(tape, x_ND, out[0]);
+  return out;
 }
 
 Var Block::FeedForwardHalf(Tape& tape, const Var& x_ND, const Var& mixed_ND) {

@@ -13,9 +13,12 @@ namespace lt2 {
 
 class Block {
  public:
-  Block(const ModelConfig& config, const std::string& kind, const ParamScope& scope);
+  // site.scope is the layer's: "layers.3."
+  Block(const ModelConfig& config, const std::string& kind, const MixerSite& site);
 
-  Var Forward(Tape& tape, const Var& x_ND, const MixerContext& context, RecomputePolicy recompute);
+  // The block's output, then its mixer's auxiliary loss if it has one.
+  std::vector<Var> Forward(Tape& tape, const Var& x_ND, const MixerContext& context,
+                           RecomputePolicy recompute);
   // One token per sequence, [B, width].
   Tensor Step(Stream& stream, const Tensor& x_BD, MixerState& state, const StepContext& context);
   double FlopsPerToken(int64_t sequence) const;

@@ -29,14 +29,15 @@ std::vector<int> LanguageModel::UsesPerMicroBatch() const {
     } else if (param == &norm_ || param == head_) {
       uses.push_back(1);
     } else {
-      uses.push_back(static_cast<int>(config_.loops));
+      uses.push_back(static_cast<int>(config_.loops) * params_.Sites(param));
     }
   }
   return uses;
 }
 
-Var LanguageModel::Forward(Tape& tape, const Tensor& ids_N, const Tensor& targets_N,
-                           const Documents& documents, const ForwardOptions& options) {
+LanguageModel::Loss LanguageModel::Forward(Tape& tape, const Tensor& ids_N, const Tensor& targets_N,
+                                           const Documents& documents,
+                                           const ForwardOptions& options) {
   LoopDiagnostics* diagnostics = options.diagnostics;
   if (diagnostics != nullptr) diagnostics->loss.assign(config_.loops, 0.0);
   const LoopedStack::Readout readout = [&](int64_t loop, const Tensor& h_ND) {
@@ -48,16 +49,30 @@ Var LanguageModel::Forward(Tape& tape, const Tensor& ids_N, const Tensor& target
     const double* sum = sums.data<double>();
     diagnostics->loss[loop] = sum[kCountedSum] > 0 ? sum[kLossSum] / sum[kCountedSum] : 0;
   };
-  const Var h = stack_->Forward(tape, Embedding(tape, ids_N, embed_), documents, options,
-                                diagnostics != nullptr ? readout : nullptr);
-  return HeadLoss(tape, RmsNorm(tape, h, norm_, config_.norm_eps), head_weight(), targets_N);
+  const LoopedStack::Output out =
+      stack_->Forward(tape, Embedding(tape, ids_N, embed_), documents, options,
+                      diagnostics != nullptr ? readout : nullptr);
+  const Var normed = RmsNorm(tape, out.h_ND, norm_, config_.norm_eps);
+  return {.sums = HeadLoss(tape, normed, head_weight(), targets_N),
+          .auxiliary = out.auxiliary_losses};
+}
+
+std::vector<Tape::Seed> LanguageModel::Seeds(const Loss& loss, double z_loss) {
+  const Device device = loss.sums.value.device();
+  const double seed[kHeadLossSums] = {1, z_loss, 0};
+  std::vector<Tape::Seed> seeds = {
+      {loss.sums, Tensor::FromHost(seed, {kHeadLossSums}, DType::kF64, device)}};
+  for (const Var& auxiliary : loss.auxiliary) {
+    seeds.push_back({auxiliary, Tensor::FromHost(std::span(seed, 1), {1}, DType::kF64, device)});
+  }
+  return seeds;
 }
 
 Tensor LanguageModel::Hidden(Stream& stream, const Tensor& ids_N, const Documents& documents,
                              const ForwardOptions& options) {
   Tape tape(stream);
   tape.set_recording(false);
-  const Var h = stack_->Forward(tape, Embedding(tape, ids_N, embed_), documents, options);
+  const Var h = stack_->Forward(tape, Embedding(tape, ids_N, embed_), documents, options).h_ND;
   return RmsNorm(tape, h, norm_, config_.norm_eps).value;
 }
 

@@ -25,8 +25,14 @@ class LanguageModel {
   // Sums over counted tokens, F64 [kHeadLossSums] (kernels/head_loss.h): nll, lse², their number.
   // Seed Backward with {1, z_loss, 0}. ids, targets: I32 [N]; a negative target is not counted.
   // `documents` must outlive Backward.
-  Var Forward(Tape& tape, const Tensor& ids_N, const Tensor& targets_N, const Documents& documents,
-              const ForwardOptions& options = {});
+  struct Loss {
+    Var sums;
+    std::vector<Var> auxiliary;  // F64 [1] each: seed them with 1
+  };
+  Loss Forward(Tape& tape, const Tensor& ids_N, const Tensor& targets_N, const Documents& documents,
+               const ForwardOptions& options = {});
+  // What Backward starts from, for z_loss · lse² in the objective.
+  static std::vector<Tape::Seed> Seeds(const Loss& loss, double z_loss);
 
   // The normed output of the last loop [N, width], not recorded.
   Tensor Hidden(Stream& stream, const Tensor& ids_N, const Documents& documents,

@@ -20,8 +20,11 @@ double Norm(Stream& stream, const Tensor& x) {
 LoopedStack::LoopedStack(const ModelConfig& config, const ParamScope& root) : loops_(config.loops) {
   const std::vector<std::string> kinds = *LayerKinds(config);
   for (int64_t i = 0; i < config.layers; ++i) {
-    const ParamScope scope = root.Sub("layers").Sub(std::to_string(i));
-    blocks_.push_back(std::make_unique<Block>(config, kinds[i], scope));
+    const MixerSite site{.scope = root.Sub("layers").Sub(std::to_string(i)),
+                         .root = root,
+                         .layer = i,
+                         .layers = config.layers};
+    blocks_.push_back(std::make_unique<Block>(config, kinds[i], site));
   }
   if (config.loop_residual) {
     rho_ = &root.Add("loop.residual", {config.loops, config.width}, {.kind = Init::Kind::kZeros},
@@ -34,43 +37,50 @@ Var LoopedStack::Residual(Tape& tape, const Var& h_ND, const Var& previous_ND, i
                          : LoopResidual(tape, h_ND, previous_ND, *rho_, static_cast<int>(loop));
 }
 
-Var LoopedStack::RunLoop(Tape& tape, const Var& h_ND, int64_t loop, const Documents& documents,
-                         const ForwardOptions& options, const Tensor& first_token_mass) {
+std::vector<Var> LoopedStack::RunLoop(Tape& tape, const Var& h_ND, int64_t loop,
+                                      const Documents& documents, const ForwardOptions& options,
+                                      const Tensor& first_token_mass) {
   // Captured by value: a recomputed loop runs again in backward, when this call has returned.
   const auto blocks = [this, loop, &documents, recompute = options.recompute,
                        states = options.states,
                        first_token_mass](Tape& t, std::span<const Var> in) -> std::vector<Var> {
-    Var h = in[0];
+    std::vector<Var> out = {in[0]};
     for (size_t i = 0; i < blocks_.size(); ++i) {
       MixerState* state = states == nullptr ? nullptr : &(*states)[loop * blocks_.size() + i];
-      const MixerContext context{documents, state, first_token_mass};
+      const MixerContext context{documents, loop, state, first_token_mass};
       const auto block = [this, i, context, recompute](Tape& t2, std::span<const Var> x) {
-        return std::vector<Var>{blocks_[i]->Forward(t2, x[0], context, recompute)};
+        return blocks_[i]->Forward(t2, x[0], context, recompute);
       };
       const bool again =
           recompute == RecomputePolicy::kBlock || recompute == RecomputePolicy::kLoop;
-      h = again ? t.Recompute(std::span(&h, 1), block)[0] : block(t, std::span(&h, 1))[0];
+      const std::span<const Var> x(&out[0], 1);
+      std::vector<Var> next = again ? t.Recompute(x, block) : block(t, x);
+      out[0] = next[0];
+      out.insert(out.end(), next.begin() + 1, next.end());
     }
-    return {Residual(t, h, in[0], loop)};
+    out[0] = Residual(t, out[0], in[0], loop);
+    return out;
   };
-  if (options.recompute == RecomputePolicy::kLoop) {
-    return tape.Recompute(std::span(&h_ND, 1), blocks)[0];
-  }
-  return blocks(tape, std::span(&h_ND, 1))[0];
+  const std::span<const Var> in(&h_ND, 1);
+  return options.recompute == RecomputePolicy::kLoop ? tape.Recompute(in, blocks)
+                                                     : blocks(tape, in);
 }
 
-Var LoopedStack::Forward(Tape& tape, Var h_ND, const Documents& documents,
-                         const ForwardOptions& options, const Readout& readout) {
+LoopedStack::Output LoopedStack::Forward(Tape& tape, Var h_ND, const Documents& documents,
+                                         const ForwardOptions& options, const Readout& readout) {
   LoopDiagnostics* diagnostics = options.diagnostics;
   if (diagnostics != nullptr) {
     diagnostics->gradient_norm.assign(loops_, 0.0);
     diagnostics->hidden_rms.assign(loops_, 0.0);
     diagnostics->first_token_mass.assign(loops_, 0.0);
   }
+  Output output;
   for (int64_t loop = 0; loop < loops_; ++loop) {
     Tensor mass;
     if (diagnostics != nullptr) mass = Tensor::Zeros({2}, DType::kF64, tape.device());
-    h_ND = RunLoop(tape, h_ND, loop, documents, options, mass);
+    const std::vector<Var> out = RunLoop(tape, h_ND, loop, documents, options, mass);
+    h_ND = out[0];
+    output.auxiliary_losses.insert(output.auxiliary_losses.end(), out.begin() + 1, out.end());
     if (diagnostics != nullptr && h_ND.value.on_host()) {
       diagnostics->hidden_rms[loop] =
           Norm(tape.stream(), h_ND.value) / std::sqrt(static_cast<double>(h_ND.value.size()));
@@ -82,16 +92,18 @@ Var LoopedStack::Forward(Tape& tape, Var h_ND, const Documents& documents,
     }
     if (readout) readout(loop, h_ND.value);
   }
-  return h_ND;
+  output.h_ND = h_ND;
+  return output;
 }
 
 Tensor LoopedStack::Step(Stream& stream, Tensor h_BD, std::vector<MixerState>& states,
-                         const StepContext& context) {
+                         StepContext context) {
   CHECK_EQ(static_cast<int64_t>(states.size()), loops_ * static_cast<int64_t>(blocks_.size()));
   Tape tape(stream);
   tape.set_recording(false);
   for (int64_t loop = 0; loop < loops_; ++loop) {
     const Tensor previous = h_BD;
+    context.loop = loop;
     for (size_t i = 0; i < blocks_.size(); ++i) {
       h_BD = blocks_[i]->Step(stream, h_BD, states[loop * blocks_.size() + i], context);
     }

@@ -35,19 +35,23 @@ class LoopedStack {
 
   // h_ND: embeddings. readout, if set, is shown hₜ after each loop t (0-based).
   using Readout = std::function<void(int64_t loop, const Tensor& h_ND)>;
-  Var Forward(Tape& tape, Var h_ND, const Documents& documents, const ForwardOptions& options,
-              const Readout& readout = {});
+  struct Output {
+    Var h_ND;
+    std::vector<Var> auxiliary_losses;  // of all mixers that have one, F64 [1] each
+  };
+  Output Forward(Tape& tape, Var h_ND, const Documents& documents, const ForwardOptions& options,
+                 const Readout& readout = {});
   // One token per sequence. states: per (loop, layer), loop-major.
-  Tensor Step(Stream& stream, Tensor h_BD, std::vector<MixerState>& states,
-              const StepContext& context);
+  Tensor Step(Stream& stream, Tensor h_BD, std::vector<MixerState>& states, StepContext context);
 
   double FlopsPerToken(int64_t sequence) const;  // all loops
   int64_t loops() const { return loops_; }
   const std::vector<std::unique_ptr<Block>>& blocks() const { return blocks_; }
 
  private:
-  Var RunLoop(Tape& tape, const Var& h_ND, int64_t loop, const Documents& documents,
-              const ForwardOptions& options, const Tensor& first_token_mass);
+  // hₜ, then the auxiliary losses of this loop.
+  std::vector<Var> RunLoop(Tape& tape, const Var& h_ND, int64_t loop, const Documents& documents,
+                           const ForwardOptions& options, const Tensor& first_token_mass);
   Var Residual(Tape& tape, const Var& h_ND, const Var& previous_ND, int64_t loop);
 
   int64_t loops_;

@@ -9,10 +9,18 @@
 #include <string>
 #include <vector>
 
+#include "core/param_set.h"
 #include "core/tape.h"
 #include "kernels/documents.h"
 
 namespace lt2 {
+
+// Where in a model a mixer stands, and where it declares its parameters.
+struct MixerSite {
+  ParamScope scope;  // its own: "layers.3.mixer."
+  ParamScope root;   // of the model, for a parameter that all layers of a kind share
+  int64_t layer = 0, layers = 1;
+};
 
 // One tensor that a decoding step carries from token to token.
 struct StateEntry {
@@ -26,6 +34,7 @@ using MixerState = std::vector<Tensor>;
 // What surrounds a forward pass over N tokens.
 struct MixerContext {
   const Documents& documents;
+  int64_t loop = 0;  // of the model's loops, the first is 0
   // Prefill: each document is one sequence starting from nothing; Forward fills *state so that Step
   // can go on after the document's last token.
   MixerState* state = nullptr;
@@ -35,13 +44,15 @@ struct MixerContext {
 
 // What surrounds a decoding step of one token for each of B sequences.
 struct StepContext {
+  int64_t loop = 0;
   Tensor positions_B;  // I32: the new token's index in its sequence
   Tensor lengths_B;    // I32: positions + 1, the tokens there are with it
 };
 
 struct MixerOutput {
   Var y_ND;
-  Var auxiliary_loss = {};  // summed over tokens; undefined value where there is none
+  // F64 [1], summed over tokens; added to the objective. An undefined value where there is none.
+  Var auxiliary_loss = {};
 };
 
 // How a mixer's sequence operator continues across ranks that hold neighbouring tokens.

@@ -23,11 +23,11 @@ void CheckMixerOptions(const std::string& kind, const ModelConfig& config,
 }
 
 std::unique_ptr<Mixer> MakeMixer(const std::string& kind, const ModelConfig& config,
-                                 const ParamScope& scope) {
+                                 const MixerSite& site) {
   const auto found = config.mixer_options.find(kind);
   const ConfigTable options = found == config.mixer_options.end() ? ConfigTable() : found->second;
 #define MIXER(name, Class) \
-  if (kind == #name) return std::make_unique<Class>(Class::ReadOptions(config, options), scope);
+  if (kind == #name) return std::make_unique<Class>(Class::ReadOptions(config, options), site);
 #include "model/mixers/mixers.def"
 #undef MIXER
   CHECK(false) << "unknown mixer " << kind;

@@ -17,10 +17,10 @@ std::vector<std::string> MixerKinds();
 void CheckMixerOptions(const std::string& kind, const ModelConfig& config,
                        const ConfigTable& options);
 
-// Builds one layer's mixer; its parameters are declared under `scope`. The options have been
-// checked before.
+// Builds one layer's mixer; it declares its parameters at `site`. The options have been checked
+// before.
 std::unique_ptr<Mixer> MakeMixer(const std::string& kind, const ModelConfig& config,
-                                 const ParamScope& scope);
+                                 const MixerSite& site);
 
 // The import table of a kind.
 ForeignTable ForeignNamesOf(const std::string& kind);

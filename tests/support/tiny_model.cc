@@ -64,14 +64,13 @@ TinyModel::Result TinyModel::ForwardBackward(const Tokens& tokens, const Forward
   const int64_t n = static_cast<int64_t>(tokens.ids.size());
   const Documents documents = Documents::Of(tokens.cu_seqlens, stream.device);
   Tape tape(stream);
-  const Var sums =
-      model.Forward(tape, Tensor::FromHost(tokens.ids, {n}, stream.device),
-                    Tensor::FromHost(tokens.targets, {n}, stream.device), documents, options);
-  const double seed[] = {1, z_loss, 0};
-  tape.Backward({{sums, Tensor::FromHost(seed, {kHeadLossSums}, DType::kF64, stream.device)}});
+  const LanguageModel::Loss loss = model.Forward(
+      tape, Tensor::FromHost(tokens.ids, {n}, stream.device),
+      Tensor::FromHost(tokens.targets, {n}, stream.device), documents, options);
+  tape.Backward(LanguageModel::Seeds(loss, z_loss));
   Result result;
-  if (!sums.value.on_host()) return result;
-  result.loss = sums.value.ToDoubles()[kLossSum];
+  if (!loss.sums.value.on_host()) return result;
+  result.loss = loss.sums.value.ToDoubles()[kLossSum];
   for (Param* param : params) {
     CHECK_EQ(param->outstanding(), 0) << param->spec.name;
     result.grads[param->spec.name] = param->main_grad.ToDoubles();
@@ -88,7 +87,7 @@ double TinyModel::LossOnly(const Tokens& tokens, double z_loss) {
       model
           .Forward(tape, Tensor::FromHost(tokens.ids, {n}, stream.device),
                    Tensor::FromHost(tokens.targets, {n}, stream.device), documents)
-          .value.ToDoubles();
+          .sums.value.ToDoubles();
   return sums[kLossSum] + z_loss * sums[kSquaredLseSum];
 }
 

@@ -28,24 +28,27 @@ FullAttention::Options FullAttention::ReadOptions(const ModelConfig& config,
   return options;
 }
 
-FullAttention::FullAttention(const Options& options, const ParamScope& scope)
+FullAttention::FullAttention(const Options& options, const MixerSite& site)
     : options_(options),
       attention_{.scale = 1 / std::sqrt(static_cast<double>(options.head_dim)), .window = 0},
-      q_proj_(scope.Add("q_proj.weight", {options.heads * options.head_dim, options.width},
-                        ProjectionInit(options.width))),
-      k_proj_(scope.Add("k_proj.weight", {options.kv_heads * options.head_dim, options.width},
-                        ProjectionInit(options.width))),
-      v_proj_(scope.Add("v_proj.weight", {options.kv_heads * options.head_dim, options.width},
-                        ProjectionInit(options.width))),
-      o_proj_(scope.Add("o_proj.weight", {options.width, options.heads * options.head_dim},
-                        ProjectionInit(options.width))) {
+      q_proj_(site.scope.Add("q_proj.weight", {options.heads * options.head_dim, options.width},
+                             ProjectionInit(options.width))),
+      k_proj_(site.scope.Add("k_proj.weight", {options.kv_heads * options.head_dim, options.width},
+                             ProjectionInit(options.width))),
+      v_proj_(site.scope.Add("v_proj.weight", {options.kv_heads * options.head_dim, options.width},
+                             ProjectionInit(options.width))),
+      o_proj_(site.scope.Add("o_proj.weight", {options.width, options.heads * options.head_dim},
+                             ProjectionInit(options.width))) {
   if (options.gate) {
-    gate_proj_ = &scope.Add("gate_proj.weight", {options.heads * options.head_dim, options.width},
-                            {.kind = Init::Kind::kZeros});
+    gate_proj_ =
+        &site.scope.Add("gate_proj.weight", {options.heads * options.head_dim, options.width},
+                        {.kind = Init::Kind::kZeros});
   }
   if (options.qk_norm) {
-    q_norm_ = &scope.Add("q_norm.weight", {options.head_dim}, {.kind = Init::Kind::kOnes}, false);
-    k_norm_ = &scope.Add("k_norm.weight", {options.head_dim}, {.kind = Init::Kind::kOnes}, false);
+    q_norm_ =
+        &site.scope.Add("q_norm.weight", {options.head_dim}, {.kind = Init::Kind::kOnes}, false);
+    k_norm_ =
+        &site.scope.Add("k_norm.weight", {options.head_dim}, {.kind = Init::Kind::kOnes}, false);
   }
 }
 

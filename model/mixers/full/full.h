@@ -27,7 +27,7 @@ class FullAttention : public Mixer {
   static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
   static ForeignTable ForeignNames();
 
-  FullAttention(const Options& options, const ParamScope& scope);
+  FullAttention(const Options& options, const MixerSite& site);
   MixerOutput Forward(Tape& tape, const Var& x_ND, const MixerContext& context) override;
   Tensor Step(Stream& stream, const Tensor& x_BD, MixerState& state,
               const StepContext& context) override;

@@ -55,37 +55,38 @@ GatedDeltaNet::Options GatedDeltaNet::ReadOptions(const ModelConfig& config,
   return o;
 }
 
-GatedDeltaNet::GatedDeltaNet(const Options& options, const ParamScope& scope)
+GatedDeltaNet::GatedDeltaNet(const Options& options, const MixerSite& site)
     : options_(options),
       scale_(1 / std::sqrt(static_cast<double>(options.head_dim))),
-      q_proj_(
-          scope.Add("q_proj.weight", {key_width(), options.width}, ProjectionInit(options.width))),
-      k_proj_(
-          scope.Add("k_proj.weight", {key_width(), options.width}, ProjectionInit(options.width))),
-      v_proj_(scope.Add("v_proj.weight", {value_width(), options.width},
-                        ProjectionInit(options.width))),
-      a_proj_(scope.Add("a_proj.weight", {options.v_heads, options.width},
-                        ProjectionInit(options.width))),
-      b_proj_(scope.Add("b_proj.weight", {options.v_heads, options.width},
-                        ProjectionInit(options.width))),
-      o_proj_(scope.Add("o_proj.weight", {options.width, value_width()},
-                        ProjectionInit(options.width))),
-      A_log_(scope.Add("A_log", {options.v_heads},
-                       {.kind = Init::Kind::kLogUniform, .a = 0.01, .b = 16}, /*decay=*/false)),
-      dt_bias_(scope.Add("dt_bias", {options.v_heads},
-                         {.kind = Init::Kind::kInverseSoftplusLogUniform, .a = 1e-3, .b = 0.1},
-                         /*decay=*/false)),
-      o_norm_(scope.Add("o_norm.weight", {options.v_dim}, {.kind = Init::Kind::kOnes},
-                        /*decay=*/false)) {
+      q_proj_(site.scope.Add("q_proj.weight", {key_width(), options.width},
+                             ProjectionInit(options.width))),
+      k_proj_(site.scope.Add("k_proj.weight", {key_width(), options.width},
+                             ProjectionInit(options.width))),
+      v_proj_(site.scope.Add("v_proj.weight", {value_width(), options.width},
+                             ProjectionInit(options.width))),
+      a_proj_(site.scope.Add("a_proj.weight", {options.v_heads, options.width},
+                             ProjectionInit(options.width))),
+      b_proj_(site.scope.Add("b_proj.weight", {options.v_heads, options.width},
+                             ProjectionInit(options.width))),
+      o_proj_(site.scope.Add("o_proj.weight", {options.width, value_width()},
+                             ProjectionInit(options.width))),
+      A_log_(site.scope.Add("A_log", {options.v_heads},
+                            {.kind = Init::Kind::kLogUniform, .a = 0.01, .b = 16},
+                            /*decay=*/false)),
+      dt_bias_(site.scope.Add("dt_bias", {options.v_heads},
+                              {.kind = Init::Kind::kInverseSoftplusLogUniform, .a = 1e-3, .b = 0.1},
+                              /*decay=*/false)),
+      o_norm_(site.scope.Add("o_norm.weight", {options.v_dim}, {.kind = Init::Kind::kOnes},
+                             /*decay=*/false)) {
   if (options.gate) {
-    g_proj_ =
-        &scope.Add("g_proj.weight", {value_width(), options.width}, ProjectionInit(options.width));
+    g_proj_ = &site.scope.Add("g_proj.weight", {value_width(), options.width},
+                              ProjectionInit(options.width));
   }
   if (options.conv) {
     const Init half = {.kind = Init::Kind::kUniform, .a = -0.5, .b = 0.5};
-    q_conv_ = &scope.Add("q_conv1d.weight", {key_width(), kConvWidth}, half);
-    k_conv_ = &scope.Add("k_conv1d.weight", {key_width(), kConvWidth}, half);
-    v_conv_ = &scope.Add("v_conv1d.weight", {value_width(), kConvWidth}, half);
+    q_conv_ = &site.scope.Add("q_conv1d.weight", {key_width(), kConvWidth}, half);
+    k_conv_ = &site.scope.Add("k_conv1d.weight", {key_width(), kConvWidth}, half);
+    v_conv_ = &site.scope.Add("v_conv1d.weight", {value_width(), kConvWidth}, half);
   }
 }
 

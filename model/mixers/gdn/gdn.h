@@ -29,7 +29,7 @@ class GatedDeltaNet : public Mixer {
   static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
   static ForeignTable ForeignNames();
 
-  GatedDeltaNet(const Options& options, const ParamScope& scope);
+  GatedDeltaNet(const Options& options, const MixerSite& site);
   MixerOutput Forward(Tape& tape, const Var& x_ND, const MixerContext& context) override;
   Tensor Step(Stream& stream, const Tensor& x_BD, MixerState& state,
               const StepContext& context) override;
