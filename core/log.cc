@@ -7,13 +7,7 @@
 namespace lt2 {
 namespace {
 
-struct RankIdentity {
-  int rank = 0;
-  int size = 1;
-  std::string host;
-  std::function<void(LogLevel, std::string_view)> sink;
-};
-thread_local RankIdentity identity;
+thread_local LogIdentity identity;
 
 LogLevel Threshold() {
   static const LogLevel level = [] {
@@ -31,6 +25,10 @@ void SetLogRank(int rank, int size, std::string_view host) {
   identity.size = size;
   identity.host = host;
 }
+
+const LogIdentity& CurrentLogIdentity() { return identity; }
+
+void SetLogIdentity(LogIdentity other) { identity = std::move(other); }
 
 int LogRank() { return identity.rank; }
 

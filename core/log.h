@@ -25,6 +25,16 @@ inline void LogInfo(std::string_view message) { Log(LogLevel::kInfo, message); }
 inline void LogWarn(std::string_view message) { Log(LogLevel::kWarn, message); }
 inline void LogError(std::string_view message) { Log(LogLevel::kError, message); }
 
+// Who speaks on a thread. A rank's helper threads take over their maker's:
+//   std::thread([log = CurrentLogIdentity()] { SetLogIdentity(log); … });
+struct LogIdentity {
+  int rank = 0, size = 1;
+  std::string host;
+  std::function<void(LogLevel, std::string_view)> sink;
+};
+const LogIdentity& CurrentLogIdentity();
+void SetLogIdentity(LogIdentity identity);
+
 // Copies every line that passes this thread's filter to `sink` as well (the run directory's log);
 // an empty function ends it.
 void SetLogSink(std::function<void(LogLevel, std::string_view)> sink);

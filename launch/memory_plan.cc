@@ -1,5 +1,6 @@
 #include "launch/memory_plan.h"
 
+#include <algorithm>
 #include <fstream>
 
 #include "absl/strings/str_format.h"
@@ -62,14 +63,30 @@ absl::StatusOr<RecomputePolicy> ChooseRecompute(StepOptions options, const Mesh&
 }
 
 int64_t HostMemoryBudget(int local_ranks) {
+  int64_t available = int64_t{1} << 62;  // unknown: no limit
   std::ifstream file("/proc/meminfo");
   std::string key, unit;
   int64_t kilobytes = 0;
   while (file >> key >> kilobytes >> unit) {
-    if (key == "MemAvailable:") return kilobytes * 1024 / local_ranks;
+    if (key == "MemAvailable:") available = kilobytes * 1024;
     file.ignore(1000, '\n');
   }
-  return int64_t{1} << 62;  // unknown: no limit
+  int64_t limit = 0, used = 0;  // "max" where there is no limit: not a number
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit &&
+      std::ifstream("/sys/fs/cgroup/memory.current") >> used) {
+    available = std::min(available, std::max<int64_t>(0, limit - used));
+  }
+  return available / local_ranks;
+}
+
+absl::Status CheckFits(const MemoryPlan& plan, int64_t budget_bytes) {
+  if (plan.peak_bytes <= budget_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(StrCat(
+      "a step needs ", Size(static_cast<double>(plan.peak_bytes)), " a rank, of which ",
+      Size(static_cast<double>(plan.persistent_bytes)),
+      " are weights, gradients and moments; there are ", Size(static_cast<double>(budget_bytes)),
+      ". Lower batch.micro_batch, set parallel.recompute = \"auto\", or use more ranks with "
+      "parallel.zero = 1"));
 }
 
 }  // namespace lt2

@@ -1,7 +1,9 @@
 #include "launch/trainer.h"
 
+#include <chrono>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "absl/strings/str_format.h"
 #include "checkpoints/agreement.h"
@@ -26,6 +28,8 @@
 
 namespace lt2 {
 namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // What any rank may ask for at the end of a step; travels with the step's one exchange.
 enum Wish { kStopSignal, kStopFile, kSave, kStillWriting, kWishes };
@@ -78,7 +82,7 @@ class Trainer {
   StepClock clock_;
   double saved_at_ = 0;      // monotonic seconds
   int64_t saved_step_ = -1;  // last step of which a checkpoint was begun
-  TrainResult result_;
+  TrainResult result_{.loss = kNaN, .valid_loss = kNaN};
 };
 
 int64_t SamplesPerStep(const RunConfig& config) {
@@ -94,7 +98,9 @@ int64_t Trainer::last_step() const {
 
 void Trainer::MustHold(const absl::Status& status) {
   if (status.ok()) return;
-  LogError(std::string(status.message()));
+  LogError(StrCat(
+      std::string(status.message()),
+      result_.checkpoint.empty() ? "" : "; the last good checkpoint is " + result_.checkpoint));
   world_.Abort(absl::IsDataLoss(status) ? 3 : 1);
 }
 
@@ -107,7 +113,11 @@ absl::StatusOr<TrainResult> Trainer::Run() {
   RETURN_IF_ERROR(OpenRunDir());
   const absl::Status status = Start();
   if (!status.ok()) {
-    Event("end", {{"reason", "error"}, {"error", std::string(status.message())}});
+    // As far as it goes: what ended the run may keep this from being written too.
+    if (run_dir_ != nullptr) {
+      (void)run_dir_->metrics().Event(
+          "end", {{"reason", "error"}, {"error", std::string(status.message())}});
+    }
     return status;
   }
   Event("end", {{"reason", result_.stopped ? "stopped" : "done"}, {"step", state_.step}});
@@ -132,6 +142,9 @@ absl::Status Trainer::Prepare() {
       StepOptionsFor(config_, mesh_, loader_->max_documents(config_.batch.micro_batch), world_));
   plan_ = PlanMemory(step_options, mesh_, dp_->rank());
   LogInfo(plan_.ToString());
+  LogDebug(StrCat("data ", loader_->fingerprint(), ", ", loader_->valid_windows(),
+                  " validation windows"));
+  RETURN_IF_ERROR(Agree(world_, CheckFits(plan_, HostMemoryBudget(world_.local_size()))));
   HostAllocator::Get().Reserve(plan_.peak_bytes);
   step_ = std::make_unique<TrainStep>(step_options, mesh_, *dp_);
   step_->InitializeParameters(config_.run.seed);
@@ -185,7 +198,9 @@ absl::Status Trainer::Start() {
     result_.checkpoint = start.checkpoint;
   }
   saved_at_ = MonotonicSeconds();
-  result_.valid_loss = std::numeric_limits<double>::quiet_NaN();
+  if (state_.step >= last_step()) {
+    LogInfo(StrCat("nothing left to do: step ", state_.step, " of ", last_step()));
+  }
   watchdog_ =
       std::make_unique<Watchdog>(world_, config_.run.first_step_limit, config_.run.stall_limit);
   RETURN_IF_ERROR(Steps());
@@ -251,6 +266,7 @@ StepReport Trainer::OneStep(Batch& batch, bool diagnose, StepMetrics& metrics) {
   metrics.tokens = state_.tokens;
   metrics.epoch = static_cast<double>(state_.samples) / static_cast<double>(windows);
   metrics.loss = report.sums[0] / report.counted_tokens;
+  if (!std::isfinite(metrics.loss)) metrics.loss = kNaN;
   metrics.grad_norm = report.grad_norm;
   metrics.step_s = MonotonicSeconds() - begun;
   metrics.data_wait_s = prefetcher_->wait_seconds() - waited;
@@ -311,7 +327,9 @@ absl::Status Trainer::AfterStep(const StepReport& report, StepMetrics& metrics) 
     Event("signal", {{"signal", SignalName(signal)}, {"step", state_.step}});
   }
   result_.stopped = !last && (wishes[kStopSignal] != 0 || wishes[kStopFile] != 0);
-  if (result_.stopped || wishes[kSave] != 0) RETURN_IF_ERROR(Save());
+  // While updates are skipped something is wrong: older checkpoints are worth more than this state.
+  const bool healthy = step_->optimizer().counters().skipped_in_row == 0;
+  if (result_.stopped || (wishes[kSave] != 0 && healthy)) RETURN_IF_ERROR(Save());
   if (step_->optimizer().TooManySkips()) {
     RETURN_IF_ERROR(Publish());
     return absl::InternalError(
@@ -324,10 +342,10 @@ absl::Status Trainer::AfterStep(const StepReport& report, StepMetrics& metrics) 
 
 absl::Status Trainer::Validate() {
   if (loader_->valid_windows() == 0) return absl::OkStatus();
-  watchdog_->Progress("validation");
   const int64_t sequence = config_.data.sequence;
   const int64_t limit = (config_.log.valid_tokens + sequence - 1) / sequence;
-  absl::StatusOr<double> loss = ValidationLoss(*loader_, limit, *step_, *dp_);
+  absl::StatusOr<double> loss =
+      ValidationLoss(*loader_, limit, *step_, *dp_, [this] { watchdog_->Progress("validation"); });
   MustHold(loss.status());
   result_.valid_loss = *loss;
   LogInfo(absl::StrFormat("step %d  validation loss %.4f", state_.step, *loss));
@@ -360,6 +378,10 @@ absl::Status Trainer::Save() {
 
 absl::Status Trainer::Publish() {
   if (!writer_->in_flight()) return absl::OkStatus();
+  while (!writer_->LocalDone()) {
+    watchdog_->Progress("writing a checkpoint");
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   watchdog_->Progress("publishing a checkpoint");
   ASSIGN_OR_RETURN(const Saved saved, writer_->Publish());
   result_.checkpoint = saved.path;

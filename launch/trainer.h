@@ -24,7 +24,7 @@ struct TrainOptions {
 struct TrainResult {
   bool stopped = false;  // early, with the state saved: run again
   int64_t step = 0, tokens = 0;
-  double loss = 0;        // of the last step
+  double loss = 0;        // of the last step; NaN if there was none
   double valid_loss = 0;  // the last one measured; NaN if none was
   std::string run_dir, checkpoint;
 };

@@ -20,13 +20,14 @@ void Pad(int64_t rows, int64_t sequence, Batch* batch) {
 }  // namespace
 
 absl::StatusOr<double> ValidationLoss(const Loader& loader, int64_t windows, TrainStep& step,
-                                      Communicator& dp) {
+                                      Communicator& dp, const std::function<void()>& progress) {
   const int64_t rows = step.options().micro_batch;
   const int64_t all =
       windows > 0 ? std::min(windows, loader.valid_windows()) : loader.valid_windows();
   TrainStep::Score score;
   Batch batch;
   for (int64_t first = dp.rank() * rows; first < all; first += dp.size() * rows) {
+    progress();
     RETURN_IF_ERROR(loader.ReadValid(first, std::min(rows, all - first), &batch));
     Pad(rows, loader.sequence(), &batch);
     const TrainStep::Score part = step.Evaluate(batch);

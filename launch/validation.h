@@ -1,6 +1,8 @@
 // Mean loss over the validation windows, shared among the data-parallel ranks.
 #pragma once
 
+#include <functional>
+
 #include "absl/status/statusor.h"
 #include "launch/train_step.h"
 
@@ -8,7 +10,8 @@ namespace lt2 {
 
 // Over the first `windows` validation windows (0: all), in nats per counted token, summed in
 // float64. Collective over `dp`. A read error is this rank's own: the others wait for it.
+// `progress` is called before each batch.
 absl::StatusOr<double> ValidationLoss(const Loader& loader, int64_t windows, TrainStep& step,
-                                      Communicator& dp);
+                                      Communicator& dp, const std::function<void()>& progress);
 
 }  // namespace lt2

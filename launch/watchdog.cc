@@ -13,8 +13,8 @@ Watchdog::Watchdog(Communicator& world, double first_step_limit, double stall_li
       stall_limit_(stall_limit),
       limit_(first_step_limit),
       since_(MonotonicSeconds()),
-      thread_([this, rank = world.rank(), size = world.size(), host = world.host()] {
-        SetLogRank(rank, size, host);
+      thread_([this, log = CurrentLogIdentity()] {
+        SetLogIdentity(log);
         Watch();
       }) {}
 
@@ -44,10 +44,16 @@ void Watchdog::Watch() {
   while (!ended_.wait_for(lock, std::chrono::milliseconds(200), [this] { return ending_; })) {
     const double silent = MonotonicSeconds() - since_;
     if (limit_ <= 0 || silent < limit_) continue;
-    LogError(absl::StrFormat(
-        "no progress for %.0f s in phase \"%s\" (run.stall_limit, run.first_step_limit); the last "
-        "collectives of this rank:\n%s",
-        silent, phase_, world_.recorder().ToText(8)));
+    const std::optional<FlightRecord> waiting = world_.recorder().OldestUnfinished();
+    LogError(
+        absl::StrFormat("no progress for %.1f s in phase \"%s\" (run.stall_limit, "
+                        "run.first_step_limit)%s; the last "
+                        "collectives of this rank:\n%s",
+                        silent, phase_,
+                        waiting ? absl::StrFormat(", waiting for %s #%d on %s", waiting->label,
+                                                  waiting->sequence, waiting->communicator)
+                                : "",
+                        world_.recorder().ToText(8)));
     world_.Abort(1);
   }
 }

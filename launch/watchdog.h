@@ -12,7 +12,7 @@ namespace lt2 {
 
 class Watchdog {
  public:
-  // Limits in seconds; 0: no limit. The first one holds until the second Progress call.
+  // Limits in seconds; 0: no limit. The first one holds until StepDone is called once.
   Watchdog(Communicator& world, double first_step_limit, double stall_limit);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/log.h"
 #include "core/strings.h"
@@ -81,7 +82,9 @@ StepReport Optimizer::Step(Stream& stream, const StepInput& input) {
     ReduceScalars(dp_, sums, report.maxes);
     report.nonfinite = sums[1];
     report.counted_tokens = sums[2];
-    report.grad_norm = std::sqrt(sums[0]) / std::max(report.counted_tokens, 1.0);
+    report.grad_norm = report.nonfinite > 0
+                           ? std::numeric_limits<double>::quiet_NaN()
+                           : std::sqrt(sums[0]) / std::max(report.counted_tokens, 1.0);
     report.clip_factor = ClipFactor(report.grad_norm, config_.clip);
     std::copy(sums.begin() + 3, sums.end(), report.sums.begin());
     report.skipped = ReasonToSkip(report);
@@ -89,7 +92,7 @@ StepReport Optimizer::Step(Stream& stream, const StepInput& input) {
     double* hyper = hyper_.data<double>();
     hyper[kHyperLr] = input.lr;
     hyper[kHyperGradScale] = report.clip_factor / std::max(report.counted_tokens, 1.0);
-    hyper[kHyperStep] = static_cast<double>(input.step);
+    hyper[kHyperStep] = static_cast<double>(counters_.norms);
     hyper[kHyperSkip] = *report.skipped ? 1 : 0;
   }
   // The values that the next forward reads first are gathered first.

@@ -23,7 +23,8 @@ struct StepInput {
 };
 
 struct StepReport {
-  double grad_norm = 0;  // of the mean gradient over counted tokens, before clipping
+  // Of the mean gradient over counted tokens, before clipping; NaN if some of it is not finite.
+  double grad_norm = 0;
   double clip_factor = 1;
   double counted_tokens = 0;  // over ranks
   double nonfinite = 0;       // pieces of parameters with a bad gradient, and losses, over ranks

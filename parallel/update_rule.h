@@ -16,7 +16,7 @@ namespace lt2 {
 enum HyperIndex : int {
   kHyperLr = 0,         // learning rate
   kHyperGradScale = 1,  // gradients are sums over tokens: clip factor / counted tokens
-  kHyperStep = 2,       // of the run, the first is 1
+  kHyperStep = 2,       // this update counted without the skipped ones: the first is 1
   kHyperSkip = 3,       // not 0: leave value and states as they are
   kHyperSize = 4,
 };

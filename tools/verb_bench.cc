@@ -66,7 +66,7 @@ absl::Status RunBenchStep(const BenchFlags& flags, VerbOutput& output) {
   }
   output.result = {{"tokens_per_s", t.tokens_per_s},   {"step_s", t.step_s},
                    {"model_tflops", t.model_tflops},   {"gemm_share", t.gemm_share},
-                   {"parameters", t.parameters},       {"peak_bytes", t.peak_bytes},
+                   {"params", t.parameters},           {"peak_bytes", t.peak_bytes},
                    {"planned_bytes", t.planned_bytes}, {"growths", t.growths},
                    {"loss_first", t.loss_first},       {"loss_last", t.loss_last}};
   return absl::OkStatus();

@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <thread>
 
 #include "core/strings.h"
 #include "launch/metrics.h"
@@ -167,14 +169,58 @@ TEST_F(TrainerTest, StoppedRunsContinueAsIfNothingHadHappened) {
 }
 
 TEST_F(TrainerTest, TriggerFilesSaveAndStop) {
-  const RunConfig config = Parse(Config("fp32", 2, 1));
-  ASSERT_TRUE(TrainOn(2, config, {.run_dir = Path("run"), .max_steps = 3}).ok());
-  std::ofstream(Path("run/save")) << "";  // opening a run clears old triggers
-  const auto kept_on = TrainOn(1, config, {.run_dir = Path("run"), .max_steps = 5});
-  ASSERT_TRUE(kept_on.ok());
-  EXPECT_FALSE(kept_on->stopped);
-  EXPECT_EQ(kept_on->step, 5);
+  const RunConfig config = Parse(Config("fp32", 2, 1), {"schedule.total=5000 steps"});
+  // Seen from outside, as a user would: touch `save`, wait for the checkpoint, touch `stop`.
+  std::thread user([&] {
+    const auto wait = [&](const auto& there) {
+      for (int i = 0; i < 6000 && !there(); ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    };
+    wait([&] { return std::filesystem::exists(Path("run/metrics.jsonl")); });
+    std::ofstream(Path("run/save")) << "";
+    wait([&] {
+      return std::filesystem::exists(Path("run/checkpoints")) &&
+             !std::filesystem::is_empty(Path("run/checkpoints"));
+    });
+    std::ofstream(Path("run/stop")) << "";
+  });
+  const auto result = TrainOn(2, config, {.run_dir = Path("run")});
+  user.join();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->stopped);
+  EXPECT_LT(result->step, 5000);
+  const std::vector<JsonLine> events = *ReadEvents(Path("run"));
+  const auto saved = std::count_if(events.begin(), events.end(), [](const JsonLine& event) {
+    return event["event"] == "checkpoint";
+  });
+  EXPECT_EQ(saved, 2);
   EXPECT_FALSE(std::filesystem::exists(Path("run/save")));
+  EXPECT_FALSE(std::filesystem::exists(Path("run/stop")));
+}
+
+TEST_F(TrainerTest, SkippedUpdatesAreCountedAndEndTheRun) {
+  // A rate at which the first update overflows: every later gradient is not finite.
+  const RunConfig config =
+      Parse(Config("fp32", 2, 1), {"optimizer.lr=1e38", "schedule.warmup=0 steps",
+                                   "optimizer.skip_limit=4", "checkpoint.every=1 steps"});
+  const auto result = TrainOn(2, config, {.run_dir = Path("run")});
+  EXPECT_TRUE(absl::IsInternal(result.status())) << result.status();
+  EXPECT_THAT(std::string(result.status().message()),
+              testing::HasSubstr("4 updates in a row were skipped"));
+  int64_t skipped = 0;
+  const std::vector<JsonLine> events = *ReadEvents(Path("run"));
+  for (const JsonLine& event : events) {
+    if (event["event"] != "skip") continue;
+    EXPECT_EQ(event["skipped"].get<int64_t>(), ++skipped);
+  }
+  EXPECT_EQ(skipped, 4);
+  const MetricsHistory history = *ReadMetrics(Path("run"));
+  EXPECT_TRUE(history.steps.at(5)["loss"].is_null());
+  EXPECT_TRUE(history.steps.at(5)["grad_norm"].is_null());
+  // Nothing was saved while updates were skipped.
+  EXPECT_TRUE(std::filesystem::exists(Path("run/checkpoints/step-0000000001")));
+  EXPECT_FALSE(std::filesystem::exists(Path("run/checkpoints/step-0000000003")));
 }
 
 TEST_F(TrainerTest, MaxMinutesStopsWithTheStateSaved) {
