@@ -36,7 +36,7 @@ struct StepReport {
 struct OptimizerCounters {
   int64_t skipped = 0;                      // in all
   int64_t skipped_in_row = 0;               // up to now
-  int64_t norms = 0;                        // steps behind norm_mean and norm_variance
+  int64_t norms = 0;                        // updates made, skipped ones left out
   double norm_mean = 0, norm_variance = 0;  // of grad_norm, exponential with a memory of 50 steps
 };
 
