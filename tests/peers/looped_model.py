@@ -25,7 +25,7 @@ class Config:
     gdn_heads: int = 4
     gdn_head_dim: int = 24
     gdn_v_dim: int = 48
-    chunk: int = 64
+    chunk: int = 32
 
 
 def delta_rule(q, k, v, g, beta, chunk):
