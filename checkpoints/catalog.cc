@@ -8,6 +8,7 @@
 #include "checkpoints/reader.h"
 #include "checkpoints/verify.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
 
@@ -49,6 +50,14 @@ CheckpointSummary Summarise(const StepDirectory& directory, bool verify) {
   return summary;
 }
 
+// "PATH.abandoned-K" with the first K that is free.
+std::string AbandonedName(const std::string& path) {
+  for (int k = 1;; ++k) {
+    std::string name = StrCat(path, ".abandoned-", k);
+    if (!FileSystem::Get().Exists(name)) return name;
+  }
+}
+
 // Moves a checkpoint out of sight before its files go, so that a kill leaves no half of it.
 absl::Status Delete(const StepDirectory& directory) {
   const std::string doomed = StrCat(directory.path, ".tmp-deleted");
@@ -73,9 +82,10 @@ std::optional<int64_t> StepOfName(std::string_view name) {
 
 absl::StatusOr<std::vector<StepDirectory>> ListSteps(const std::string& root) {
   std::vector<StepDirectory> steps;
-  if (!FileSystem::Get().IsDirectory(root)) return steps;
-  ASSIGN_OR_RETURN(const std::vector<std::string> names, FileSystem::Get().List(root));
-  for (const std::string& name : names) {
+  const absl::StatusOr<std::vector<std::string>> names = FileSystem::Get().List(root);
+  if (absl::IsNotFound(names.status())) return steps;
+  RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
     if (const auto step = StepOfName(name)) steps.push_back({*step, JoinPath(root, name)});
   }
   std::sort(steps.begin(), steps.end(),
@@ -87,9 +97,12 @@ absl::StatusOr<std::string> FindNewestSound(const std::string& root, const Warni
   ASSIGN_OR_RETURN(const std::vector<StepDirectory> steps, ListSteps(root));
   if (steps.empty()) return absl::NotFoundError(StrCat(root, ": there is no checkpoint"));
   for (auto it = steps.rbegin(); it != steps.rend(); ++it) {
-    ASSIGN_OR_RETURN(const VerifyReport report, Verify(it->path));
-    if (report.sound()) return it->path;
-    warn(StrCat(report.status().message(), "\n  looking for an older checkpoint"));
+    const absl::StatusOr<VerifyReport> report = Verify(it->path);
+    // A file in a checkpoint's place, or one removed meanwhile, must not look like a fresh start.
+    if (!report.ok() && !absl::IsNotFound(report.status())) return report.status();
+    if (report.ok() && report->sound()) return it->path;
+    const absl::Status why = report.ok() ? report->status() : report.status();
+    warn(StrCat(why.message(), "\n  looking for an older checkpoint"));
   }
   return absl::DataLossError(
       StrCat(root, ": all ", steps.size(),
@@ -131,7 +144,25 @@ absl::Status RemoveStale(const std::string& root) {
   return absl::OkStatus();
 }
 
-absl::Status ApplyRetention(const std::string& root, const Retention& retention) {
+absl::Status SetAsideAfter(const std::string& root, int64_t step) {
+  FileSystem& files = FileSystem::Get();
+  ASSIGN_OR_RETURN(const std::vector<StepDirectory> steps, ListSteps(root));
+  std::string moved;
+  for (const StepDirectory& directory : steps) {
+    if (directory.step <= step) continue;
+    const std::string aside = AbandonedName(directory.path);
+    RETURN_IF_ERROR(files.Rename(directory.path, aside));
+    StrAppend(&moved, moved.empty() ? "" : ", ", aside.substr(aside.rfind('/') + 1));
+  }
+  if (moved.empty()) return absl::OkStatus();
+  LogWarn(StrCat(
+      root,
+      ": the run goes on from before these checkpoints; kept, but no longer its own: ", moved));
+  return files.Sync(root);
+}
+
+absl::Status ApplyRetention(const std::string& root, const Retention& retention,
+                            std::string_view published) {
   ASSIGN_OR_RETURN(const std::vector<StepDirectory> steps, ListSteps(root));
   const int64_t count = static_cast<int64_t>(steps.size());
   const int64_t first_kept = count - std::max<int64_t>(retention.keep_last, 1);
@@ -140,7 +171,7 @@ absl::Status ApplyRetention(const std::string& root, const Retention& retention)
   for (int64_t i = 0; i < first_kept; ++i) {
     const StepDirectory& directory = steps[i];
     const bool milestone = retention.keep_every > 0 && directory.step % retention.keep_every == 0;
-    if (milestone || directory.path == newest) continue;
+    if (milestone || directory.path == newest || directory.path == published) continue;
     RETURN_IF_ERROR(Delete(directory));
   }
   return absl::OkStatus();
@@ -169,6 +200,13 @@ absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path, const War
     return absl::NotFoundError(StrCat(path, ": no such checkpoint or run directory"));
   }
   return FindNewestSound(RootOf(path), warn);
+}
+
+absl::StatusOr<std::string> ResolveSound(const std::string& path, const WarningSink& warn) {
+  if (!IsCheckpoint(path)) return ResolveCheckpoint(path, warn);
+  ASSIGN_OR_RETURN(const VerifyReport report, Verify(path));
+  RETURN_IF_ERROR(report.status());
+  return path;
 }
 
 }  // namespace lt2

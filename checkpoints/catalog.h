@@ -1,7 +1,8 @@
 // The checkpoints of a run: which there are, which is the newest sound one, what may be deleted.
 //
 // A directory named step-NNNNNNNNNN is a published checkpoint; step-NNNNNNNNNN.tmp-ID is one being
-// written or deleted, step-NNNNNNNNNN.old-ID one being replaced.
+// written or deleted, step-NNNNNNNNNN.old-ID one being replaced, step-NNNNNNNNNN.abandoned-K one
+// that the run no longer continues from.
 #pragma once
 
 #include <functional>
@@ -31,7 +32,8 @@ using WarningSink = std::function<void(const std::string&)>;
 
 // The newest checkpoint all of whose bytes match its manifest. Damaged ones are skipped with a
 // warning naming file and tensor. NotFound if there is no checkpoint; DataLoss if all are damaged;
-// InvalidArgument if the newest one needs a newer program.
+// InvalidArgument if the newest one needs a newer program; else what kept one from being read,
+// which is no reason to take an older one.
 absl::StatusOr<std::string> FindNewestSound(const std::string& root, const WarningSink& warn);
 // The same for a group of ranks: rank 0 looks, every rank gets its answer.
 absl::StatusOr<std::string> FindNewestSound(const std::string& root, Communicator& world,
@@ -44,12 +46,20 @@ std::string NewestThatOpens(const std::string& root);
 // Only for the holder of the run's lock, before it saves anything.
 absl::Status RemoveStale(const std::string& root);
 
+// Renames the published checkpoints of steps after `step` (-1: all) to step-NNNNNNNNNN.abandoned-K:
+// the run goes on from before them, so they belong to another course of it. One line of the log
+// names them; nothing deletes them. Only for the holder of the run's lock, before it saves
+// anything.
+absl::Status SetAsideAfter(const std::string& root, int64_t step);
+
 struct Retention {
   int64_t keep_last = 2;   // at least 1
   int64_t keep_every = 0;  // also every checkpoint whose step is a multiple of it; 0: none
 };
-// Deletes what retention does not keep, never the newest checkpoint that opens.
-absl::Status ApplyRetention(const std::string& root, const Retention& retention);
+// Deletes what retention does not keep, never the newest checkpoint that opens nor `published`, the
+// path of the one just saved.
+absl::Status ApplyRetention(const std::string& root, const Retention& retention,
+                            std::string_view published);
 
 // A row of `lt2 ckpt ls`.
 struct CheckpointSummary {
@@ -64,7 +74,9 @@ struct CheckpointSummary {
 absl::StatusOr<std::vector<CheckpointSummary>> ListCheckpoints(const std::string& path,
                                                                bool verify);
 // One directory of tensors from what a user names: a checkpoint itself, or the newest sound one of
-// a run directory or of a checkpoints folder.
+// a run directory or of a checkpoints folder. NotFound if `path` is none of these.
 absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path, const WarningSink& warn);
+// The same, and every byte of a checkpoint itself is read too: DataLoss naming files and tensors.
+absl::StatusOr<std::string> ResolveSound(const std::string& path, const WarningSink& warn);
 
 }  // namespace lt2

@@ -211,11 +211,12 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text, const std::string&
 absl::StatusOr<Manifest> ReadManifest(const std::string& directory) {
   const std::string path = JoinPath(directory, kManifestFile);
   FileSystem& files = FileSystem::Get();
-  if (!files.Exists(path) && files.IsDirectory(directory)) {
+  const absl::StatusOr<std::string> text = files.ReadFile(path);
+  if (absl::IsNotFound(text.status()) && files.IsDirectory(directory)) {
     return absl::DataLossError(StrCat(path, ": a file of this checkpoint is missing"));
   }
-  ASSIGN_OR_RETURN(const std::string text, files.ReadFile(path));
-  return ParseManifest(text, path);
+  RETURN_IF_ERROR(text.status());
+  return ParseManifest(*text, path);
 }
 
 absl::Status CheckTiling(const StoredTensor& tensor) {

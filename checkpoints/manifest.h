@@ -32,7 +32,7 @@ struct CheckpointInfo {
   std::string tokenizer_hash;
   uint64_t seed = 0;
   std::string config;                               // the resolved configuration, TOML
-  std::string mesh;                                 // that wrote it, "dp=2 tp=1 cp=1 pp=1 zero=1"
+  std::string mesh;                                 // that wrote it, "pp=1,dp=2,cp=1,tp=1 zero=1"
   int ranks = 1;                                    // that wrote it
   std::string code;                                 // version of the program
   nlohmann::json extra = nlohmann::json::object();  // counters of the trainer, free form
@@ -87,7 +87,8 @@ void from_json(const nlohmann::json& json, StoredTensor& tensor);
 std::string ToJson(const Manifest& manifest);
 // `source` names the file in messages.
 absl::StatusOr<Manifest> ParseManifest(std::string_view text, const std::string& source);
-// Reads DIRECTORY/manifest.json; NotFound if there is no such directory.
+// Reads DIRECTORY/manifest.json. NotFound if there is no such directory; DataLoss if the directory
+// lacks it or it is damaged; else as ParseManifest, or what kept it from being read.
 absl::StatusOr<Manifest> ReadManifest(const std::string& directory);
 
 // OK if the boxes cover the tensor and no two overlap, else DataLoss saying which elements do not.

@@ -25,7 +25,9 @@ struct LoadOptions {
 class Checkpoint {
  public:
   // Reads the manifest and checks of every file that it is there, has its size and its frame.
-  // NotFound if there is no manifest; DataLoss naming the damaged file.
+  // NotFound if there is no such directory; DataLoss naming the damaged or missing file (the
+  // manifest is one); InvalidArgument if the format is newer than this program; else what kept a
+  // file from being read.
   static absl::StatusOr<Checkpoint> Open(const std::string& directory);
 
   const std::string& directory() const { return directory_; }
@@ -33,8 +35,10 @@ class Checkpoint {
   const Manifest& manifest() const { return manifest_; }
 
   // Fills every piece from the stored boxes it intersects, reading only what it needs. A box read
-  // whole is held against its hash. NotFound: no such tensor; InvalidArgument: its shape or dtype
-  // differs; DataLoss: damaged, naming file and tensor. Only this rank's pieces; not collective.
+  // whole is held against its hash: DataLoss naming file and tensor. Of a box that is wanted in
+  // part damage goes unseen without `verify_all` (Verify the checkpoint before), but for a file too
+  // short. NotFound: no such tensor; InvalidArgument: its shape or dtype differs. Only this rank's
+  // pieces; not collective.
   absl::Status Load(std::span<const TensorPiece> pieces, const LoadOptions& options = {});
 
  private:

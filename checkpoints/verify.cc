@@ -18,18 +18,27 @@ std::vector<ByteRange> RangesOf(const Manifest& manifest, const std::string& fil
   return ranges;
 }
 
+// OK for sound bytes and for damage, which is noted; else what kept them from being read.
+absl::Status Note(const absl::Status& status, const std::string& path, const std::string& tensor,
+                  VerifyReport& report) {
+  if (!absl::IsDataLoss(status)) return status;
+  report.damages.push_back({.file = path, .tensor = tensor, .what = std::string(status.message())});
+  return absl::OkStatus();
+}
+
 // The boxes of one file that do not match, so that a damaged frame does not hide them.
-void VerifyBoxes(const std::string& path, const StoredFile& stored_file, VerifyReport& report) {
+absl::Status VerifyBoxes(const std::string& path, const StoredFile& stored_file,
+                         VerifyReport& report) {
   const absl::StatusOr<ByteFile> file = ByteFile::Open(path);
-  if (!file.ok()) return;
+  if (absl::IsNotFound(file.status())) return absl::OkStatus();  // noted by OpenStoredFile
+  RETURN_IF_ERROR(file.status());
   std::vector<std::byte> bytes;
   for (const auto& [tensor, stored] : report.manifest.BoxesOf(stored_file.name)) {
     bytes.resize(stored->box.size() * SizeOf(tensor->dtype));
-    const absl::Status status = ReadStoredBox(*file, *tensor, *stored, bytes);
-    if (status.ok()) continue;
-    report.damages.push_back(
-        {.file = path, .tensor = tensor->path(), .what = std::string(status.message())});
+    RETURN_IF_ERROR(
+        Note(ReadStoredBox(*file, *tensor, *stored, bytes), path, tensor->path(), report));
   }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -44,27 +53,18 @@ absl::Status VerifyReport::status() const {
 }
 
 absl::StatusOr<VerifyReport> Verify(const std::string& directory) {
-  if (!FileSystem::Get().IsDirectory(directory)) {
-    return absl::NotFoundError(StrCat(directory, ": no such checkpoint directory"));
-  }
   VerifyReport report{.directory = directory, .manifest = {}, .damages = {}};
   absl::StatusOr<Manifest> manifest = ReadManifest(directory);
-  if (absl::IsInvalidArgument(manifest.status())) return manifest.status();
   if (!manifest.ok()) {
-    report.damages.push_back({.file = JoinPath(directory, kManifestFile),
-                              .tensor = "",
-                              .what = std::string(manifest.status().message())});
+    RETURN_IF_ERROR(Note(manifest.status(), JoinPath(directory, kManifestFile), "", report));
     return report;
   }
   report.manifest = *std::move(manifest);
   for (const StoredFile& stored : report.manifest.files) {
     const std::string path = JoinPath(directory, stored.name);
-    const absl::StatusOr<ByteFile> file = OpenStoredFile(directory, report.manifest, stored);
-    if (!file.ok()) {
-      report.damages.push_back(
-          {.file = path, .tensor = "", .what = std::string(file.status().message())});
-    }
-    VerifyBoxes(path, stored, report);
+    RETURN_IF_ERROR(
+        Note(OpenStoredFile(directory, report.manifest, stored).status(), path, "", report));
+    RETURN_IF_ERROR(VerifyBoxes(path, stored, report));
   }
   return report;
 }

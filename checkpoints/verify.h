@@ -26,11 +26,14 @@ struct VerifyReport {
   absl::Status status() const;
 };
 
-// Reads every byte of the checkpoint. A status only where nothing can be said: NotFound if
-// `directory` does not exist, InvalidArgument if its format is newer than this program.
+// Reads every byte of the checkpoint. Damage is what differs from the manifest and what is missing.
+// A status only where nothing can be said: NotFound if `directory` does not exist, InvalidArgument
+// if its format is newer than this program, else what kept a file from being read
+// (PermissionDenied, Internal: an error of the disk, too many open files), which may pass.
 absl::StatusOr<VerifyReport> Verify(const std::string& directory);
 
-// Opens a file of a checkpoint and checks its size and frame: DataLoss naming the file.
+// Opens a file of a checkpoint and checks its size and frame: DataLoss naming the file, or what
+// kept it from being read.
 absl::StatusOr<ByteFile> OpenStoredFile(const std::string& directory, const Manifest& manifest,
                                         const StoredFile& stored);
 

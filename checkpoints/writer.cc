@@ -207,7 +207,9 @@ absl::StatusOr<std::string> Writer::PublishAsRoot(
     FileSystem::Get().RemoveAll(job_->temporary).IgnoreError();
     return SaveError(bytes.status(), job_->info.step, root_);
   }
-  if (absl::Status status = ApplyRetention(root_, options_.retention); !status.ok()) {
+  const std::string published = JoinPath(root_, StepName(job_->info.step));
+  absl::Status status = ApplyRetention(root_, options_.retention, published);
+  if (!status.ok()) {
     LogWarn(StrCat("old checkpoints could not be deleted: ", std::string(status.message())));
   }
   return bytes;

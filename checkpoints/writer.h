@@ -50,7 +50,6 @@ class Writer {
 
   // Takes host memory for staging now, so that the first save does not; only with `async`.
   absl::Status ReserveStaging(std::span<const TensorPiece> pieces);
-  int64_t staging_bytes() const { return staging_capacity_; }
 
   // Starts saving. All ranks' pieces together must tile every tensor exactly once. info.id is made
   // here. With `async` the tensors may change as soon as this returns; without, they were written.

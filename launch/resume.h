@@ -26,16 +26,20 @@ struct StartingPoint {
   std::vector<std::string> differences;  // "section.key: then -> now"
 };
 
-// Every rank's status as one: OK, or the first rank's error, the same on every rank. Collective.
+// Every rank's status as one: OK, or the first failing rank's error, the same on every rank; it
+// names the rank and its host unless all failed alike. Collective.
 absl::Status Agree(Communicator& world, const absl::Status& status);
 
 // The pieces of an optimizer as checkpoints see them. `owned`: what this rank saves, else all it
 // holds.
 std::vector<TensorPiece> PiecesOf(TrainStep& step, bool owned);
 
-// Loads what `resume` ("auto", "never", a path) and `init_from` ask for into `step`. Collective.
-// InvalidArgument: the state does not fit the configuration, or the tokenizer differs; DataLoss:
-// damaged.
+// Loads what `resume` ("auto", "never", a path) and `init_from` (a path; "": none) ask for into
+// `step`. Where `resume` finds a checkpoint init_from is looked up and not used. What is loaded was
+// read and verified whole by rank 0 before. At success the directory's checkpoints of later steps
+// than the starting one (of every step where the run begins anew) are set aside. Collective.
+// NotFound: a path leads to no checkpoint; InvalidArgument: the stored tensors are not those of the
+// configuration, the tokenizer differs, or `resume` is empty; DataLoss: damaged.
 absl::StatusOr<StartingPoint> LoadStart(const std::string& checkpoints_dir,
                                         const std::string& resume, const std::string& init_from,
                                         const RunConfig& config, const Loader& loader,

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "core/log.h"
 #include "tests/checkpoints/saving.h"
+#include "tests/support/faulty_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lt2 {
@@ -133,6 +135,77 @@ TEST_F(DamageTest, AllDamagedIsAnErrorNotAFreshStart) {
   const auto sound = FindNewestSound(directory_.path(), [&](const std::string&) { ++warnings; });
   EXPECT_TRUE(absl::IsDataLoss(sound.status())) << sound.status();
   EXPECT_EQ(warnings, 2);
+}
+
+TEST_F(DamageTest, ACheckpointNamedItselfIsReadWhole) {
+  const auto ignore = [](const std::string&) {};
+  EXPECT_EQ(ResolveSound(newer_, ignore).value(), newer_);
+  EXPECT_EQ(ResolveSound(directory_.path(), ignore).value(), newer_);
+  const StoredTensor& tensor = manifest_.tensors.front();
+  const StoredBox& box = tensor.boxes.front();
+  FlipBit(JoinPath(newer_, box.file), box.offset, 0);
+  const absl::Status status = ResolveSound(newer_, ignore).status();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_NE(status.message().find(box.file + ": " + tensor.path()), std::string::npos) << status;
+}
+
+TEST_F(DamageTest, AFileInACheckpointsPlaceIsPassedOver) {
+  std::filesystem::remove_all(newer_);
+  ASSERT_TRUE(FileSystem::Get().WriteFile(newer_, "x").ok());
+  const auto sound = FindNewestSound(directory_.path(), [](const std::string&) {});
+  EXPECT_EQ(sound.value_or(sound.status().ToString()), older_);
+}
+
+// What cannot be read now may be read later: it is no damage, and no older checkpoint takes over.
+class UnreadableTest : public DamageTest {
+ protected:
+  void ExpectAnError(absl::StatusCode code) {
+    EXPECT_EQ(Verify(newer_).status().code(), code) << Verify(newer_).status();
+    int warnings = 0;
+    const auto sound = FindNewestSound(directory_.path(), [&](const std::string&) { ++warnings; });
+    EXPECT_EQ(sound.status().code(), code) << sound.status();
+    EXPECT_EQ(warnings, 0);
+    EXPECT_EQ(ResolveSound(newer_, LogWarn).status().code(), code);
+  }
+};
+
+TEST_F(UnreadableTest, AShardThatDoesNotOpen) {
+  const std::string path = JoinPath(newer_, ShardName(1));
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink(path, path);  // ELOOP
+  ExpectAnError(absl::StatusCode::kInternal);
+}
+
+TEST_F(UnreadableTest, AManifestOrAFolderThatDoesNotOpen) {
+  class Denying : public FaultyFileSystem {
+   public:
+    explicit Denying(std::string denied) : denied_(std::move(denied)) {}
+    absl::StatusOr<std::string> ReadFile(const std::string& path) override {
+      if (path == denied_) return absl::PermissionDeniedError(path);
+      return FaultyFileSystem::ReadFile(path);
+    }
+    absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
+      if (path == denied_) return absl::PermissionDeniedError(path);
+      return FaultyFileSystem::List(path);
+    }
+    // As stat answers about what lies in a folder that may not be entered.
+    bool Exists(const std::string& path) override {
+      return path != denied_ && FaultyFileSystem::Exists(path);
+    }
+    bool IsDirectory(const std::string& path) override {
+      return path != denied_ && FaultyFileSystem::IsDirectory(path);
+    }
+
+   private:
+    const std::string denied_;
+  };
+  {
+    Denying files(JoinPath(newer_, kManifestFile));
+    ExpectAnError(absl::StatusCode::kPermissionDenied);
+  }
+  Denying files(directory_.path());
+  const auto sound = FindNewestSound(directory_.path(), [](const std::string&) {});
+  EXPECT_TRUE(absl::IsPermissionDenied(sound.status())) << sound.status();
 }
 
 }  // namespace

@@ -58,22 +58,6 @@ TEST(Writer, AsyncSavesWhatTheTensorsHeldAtBegin) {
   ExpectSample(JoinPath(directory.path(), StepName(2)), 3);
 }
 
-TEST(Writer, StagingMemoryIsTakenOnce) {
-  TemporaryDirectory directory;
-  Dice dice(4);
-  const auto pieces = RandomPieces(SampleTensors(), 1, 4, dice);
-  const auto world = MakeGroupOfOne();
-  Writer writer(directory.path(), *world, {.async = true});
-  ASSERT_TRUE(writer.ReserveStaging(pieces[0]).ok());
-  const int64_t reserved = writer.staging_bytes();
-  EXPECT_GT(reserved, 0);
-  for (int64_t step = 1; step <= 3; ++step) {
-    ASSERT_TRUE(writer.Begin(SampleInfo(step), pieces[0]).ok());
-    ASSERT_TRUE(writer.Publish().ok());
-    EXPECT_EQ(writer.staging_bytes(), reserved);
-  }
-}
-
 TEST(Writer, ReplacesACheckpointOfTheSameStep) {
   TemporaryDirectory directory;
   ASSERT_TRUE(SaveSample(directory.path(), 5, 1, 2).ok());
@@ -123,9 +107,17 @@ TEST(Writer, RetentionSparesTheNewestSound) {
   for (int64_t step : {1, 2, 3}) ASSERT_TRUE(SaveSample(directory.path(), step, 1, 1).ok());
   const std::string newest = JoinPath(directory.path(), StepName(3));
   ASSERT_TRUE(FileSystem::Get().RemoveAll(JoinPath(newest, "shard-00000.h5")).ok());
-  ASSERT_TRUE(ApplyRetention(directory.path(), {.keep_last = 1}).ok());
+  ASSERT_TRUE(ApplyRetention(directory.path(), {.keep_last = 1}, newest).ok());
   EXPECT_EQ(FileSystem::Get().List(directory.path()).value(),
             (std::vector<std::string>{StepName(2), StepName(3)}));
+}
+
+TEST(Writer, RetentionSparesWhatWasJustPublished) {
+  TemporaryDirectory directory;
+  for (int64_t step : {30, 40}) ASSERT_TRUE(SaveSample(directory.path(), step, 1, 1).ok());
+  const auto saved = SaveSample(directory.path(), 5, 2, 1, {.retention = {.keep_last = 2}});
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  ExpectSample(saved->path, 2);
 }
 
 }  // namespace

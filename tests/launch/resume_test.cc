@@ -1,0 +1,233 @@
+// Where runs start: rewound, begun anew, from damaged or foreign checkpoints, from weights alone.
+#include "launch/resume.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+
+#include "checkpoints/catalog.h"
+#include "core/file.h"
+#include "core/strings.h"
+#include "launch/metrics.h"
+#include "launch/trainer.h"
+#include "parallel/thread_communicator.h"
+#include "tests/support/temporary_directory.h"
+
+namespace lt2 {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr char kConfig[] = R"(
+    [model]
+    width = 16
+    layers = 2
+    loops = 2
+    heads = 2
+    ffn = 24
+    vocab = 256
+    mixers = ["gdn", "full"]
+    attention_gate = true
+    [data]
+    train = [{ path = "text.txt", weight = 1.0 }]
+    sequence = 32
+    [batch]
+    tokens = 256
+    micro_batch = 1
+    [optimizer]
+    lr = 1e-3
+    [schedule]
+    total = "30 steps"
+    warmup = "0 steps"
+    [checkpoint]
+    every = "1 steps"
+    keep_last = 2
+)";
+
+class ResumeTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::ofstream text(Path("text.txt"));
+    for (int i = 0; i < 300; ++i) text << "Line " << i * 7919 % 1000 << " of a play.\n\n";
+  }
+  std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
+  std::string CheckpointPath(const std::string& run, int64_t step) const {
+    return Path(StrCat(run, "/checkpoints/", StepName(step)));
+  }
+
+  // Trains in the run's directory; every rank must get the same status.
+  absl::StatusOr<TrainResult> TrainOn(int ranks, const std::string& run, TrainOptions options,
+                                      const std::vector<std::string>& sets = {}) {
+    const absl::StatusOr<RunConfig> config = ParseRunConfig(kConfig, Path("config.toml"), sets);
+    CHECK(config.ok()) << config.status().ToString();
+    options.run_dir = Path(run);
+    std::mutex mutex;
+    std::vector<absl::StatusOr<TrainResult>> results;
+    RunRanks(ranks, [&](Communicator& world) {
+      absl::StatusOr<TrainResult> result = Train(*config, options, world);
+      std::lock_guard lock(mutex);
+      results.push_back(std::move(result));
+    });
+    for (const auto& result : results) EXPECT_EQ(result.status(), results[0].status());
+    return results[0];
+  }
+  void MustTrain(const std::string& run, TrainOptions options,
+                 const std::vector<std::string>& sets = {}) {
+    const auto result = TrainOn(1, run, std::move(options), sets);
+    ASSERT_TRUE(result.ok()) << result.status();
+  }
+  std::string Refusal(const std::string& run, TrainOptions options,
+                      const std::vector<std::string>& sets = {}) {
+    const auto result = TrainOn(2, run, std::move(options), sets);
+    EXPECT_TRUE(absl::IsInvalidArgument(result.status())) << result.status();
+    return std::string(result.status().message());
+  }
+
+  std::vector<std::string> Checkpoints(const std::string& run) const {
+    return FileSystem::Get().List(Path(run + "/checkpoints")).value();
+  }
+  double Loss(const std::string& run, int64_t step) const {
+    return ReadMetrics(Path(run))->steps.at(step)["loss"].get<double>();
+  }
+  std::string Log(const std::string& run) const {
+    return FileSystem::Get().ReadFile(Path(run + "/log.txt")).value();
+  }
+
+  TemporaryDirectory folder_;
+};
+
+TEST_F(ResumeTest, NeverBeginsAnotherCourseThatAutoContinues) {
+  MustTrain("run", {.max_steps = 5});
+  ASSERT_THAT(Checkpoints("run"), ElementsAre(StepName(4), StepName(5)));
+  MustTrain("run", {.resume = "never", .max_steps = 2}, {"run.seed=7"});
+  EXPECT_THAT(Checkpoints("run"),
+              ElementsAre(StepName(1), StepName(2), StepName(4) + ".abandoned-1",
+                          StepName(5) + ".abandoned-1"));
+  EXPECT_THAT(Log("run"), HasSubstr(StepName(5) + ".abandoned-1"));
+
+  MustTrain("run", {.max_steps = 5}, {"run.seed=7"});
+  MustTrain("other", {.max_steps = 5}, {"run.seed=7"});
+  EXPECT_EQ(Loss("run", 5), Loss("other", 5));
+  EXPECT_THAT(Checkpoints("run"), ElementsAre(StepName(4), StepName(4) + ".abandoned-1",
+                                              StepName(5), StepName(5) + ".abandoned-1"));
+}
+
+TEST_F(ResumeTest, RewindingSetsAsideWhatCameAfter) {
+  MustTrain("run", {.max_steps = 6}, {"checkpoint.keep_last=5"});
+  MustTrain("run", {.resume = CheckpointPath("run", 2), .max_steps = 3});
+  EXPECT_THAT(Checkpoints("run"),
+              ElementsAre(StepName(2), StepName(3), StepName(3) + ".abandoned-1",
+                          StepName(4) + ".abandoned-1", StepName(5) + ".abandoned-1",
+                          StepName(6) + ".abandoned-1"));
+  const auto result = TrainOn(1, "run", {.max_steps = 4});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->step, 4);
+  EXPECT_THAT(Log("run"), HasSubstr("resuming after step 3"));
+}
+
+TEST_F(ResumeTest, ARefusedStartMovesNothing) {
+  MustTrain("run", {.max_steps = 4});
+  Refusal("run", {.resume = CheckpointPath("run", 3)}, {"model.ffn=32"});
+  EXPECT_THAT(Checkpoints("run"), ElementsAre(StepName(3), StepName(4)));
+}
+
+// Four ranks read parts of what one rank saved whole, which no hash covers.
+TEST_F(ResumeTest, ADamagedPathIsRefusedOnAnyMesh) {
+  MustTrain("run", {.max_steps = 1});
+  const std::string path = CheckpointPath("run", 1);
+  const Manifest manifest = ReadManifest(path).value();
+  const StoredTensor* tensor = manifest.Find("adam_m/embed.weight");
+  ASSERT_NE(tensor, nullptr);
+  std::fstream shard(path + "/" + tensor->boxes[0].file);
+  shard.seekp(tensor->boxes[0].offset).put('\x55');
+  shard.close();
+  for (const TrainOptions& options :
+       {TrainOptions{.resume = path}, TrainOptions{.init_from = path}}) {
+    const auto result = TrainOn(4, "other", options);
+    EXPECT_TRUE(absl::IsDataLoss(result.status())) << result.status();
+    EXPECT_THAT(std::string(result.status().message()),
+                HasSubstr(tensor->boxes[0].file + ": adam_m/embed.weight"));
+  }
+}
+
+TEST_F(ResumeTest, ASmallerOrLargerModelIsRefusedByName) {
+  MustTrain("run", {.max_steps = 1});
+  const std::string smaller = Refusal("run", {}, {"model.layers=1", "model.mixers=[\"gdn\"]"});
+  EXPECT_THAT(smaller, HasSubstr("only in the checkpoint"));
+  EXPECT_THAT(smaller, HasSubstr("adam_m/layers.1."));
+  EXPECT_THAT(smaller, HasSubstr("model.layers: 2 -> 1"));
+  EXPECT_THAT(smaller, Not(HasSubstr("only in this run")));
+
+  const std::string larger = Refusal("run", {}, {"model.layers=4"});
+  EXPECT_THAT(larger, HasSubstr("only in this run"));
+  EXPECT_THAT(larger, HasSubstr("adam_m/layers.2."));
+
+  const std::string wider = Refusal("other", {.init_from = Path("run")}, {"model.ffn=32"});
+  EXPECT_THAT(wider, HasSubstr("of another shape"));
+  EXPECT_THAT(wider, HasSubstr("param/layers.0."));
+  EXPECT_THAT(wider, Not(HasSubstr("adam_m")));
+  EXPECT_THAT(wider, HasSubstr("model.ffn: 24 -> 32"));
+}
+
+TEST_F(ResumeTest, InitFromIsAlwaysCheckedAndSaysWhenItIsNotUsed) {
+  MustTrain("run", {.max_steps = 1});
+  for (const std::string& nowhere : {std::string("auto"), Path("none")}) {
+    for (const char* run : {"run", "new"}) {
+      const auto result = TrainOn(2, run, {.init_from = nowhere});
+      EXPECT_TRUE(absl::IsNotFound(result.status())) << result.status();
+      EXPECT_THAT(std::string(result.status().message()), HasSubstr("--init-from " + nowhere));
+    }
+  }
+  MustTrain("run", {.init_from = Path("run"), .max_steps = 2});
+  EXPECT_THAT(Log("run"), HasSubstr("is not used"));
+  MustTrain("new", {.init_from = Path("run"), .max_steps = 1});
+  EXPECT_THAT(Log("new"), Not(HasSubstr("is not used")));
+}
+
+TEST_F(ResumeTest, AnEmptyResumeIsRefused) {
+  MustTrain("run", {.max_steps = 1});
+  EXPECT_THAT(Refusal("run", {.resume = ""}), HasSubstr("auto, never"));
+}
+
+// With two skips in a row saved and three allowed, a resumed run may skip one more: it counts anew.
+TEST_F(ResumeTest, SkipsBeforeAResumeDoNotCountInARow) {
+  MustTrain("run", {.max_steps = 1});
+  const std::string path = CheckpointPath("run", 1);
+  Manifest manifest = ReadManifest(path).value();
+  // A norm a hundred times smaller than any: every later step is a spike.
+  manifest.info.extra = {{"skipped", 2},
+                         {"skipped_in_row", 2},
+                         {"norms", 100},
+                         {"norm_mean", 1e-6},
+                         {"norm_variance", 1e-12}};
+  ASSERT_TRUE(FileSystem::Get().WriteFile(path + "/" + kManifestFile, ToJson(manifest)).ok());
+  const std::vector<std::string> sets = {"optimizer.skip_limit=3", "optimizer.spike_z=5.0"};
+  const auto two = TrainOn(1, "run", {.max_steps = 3}, sets);
+  ASSERT_TRUE(two.ok()) << two.status();
+  const auto events = ReadEvents(Path("run"));
+  ASSERT_TRUE(events.ok());
+  EXPECT_EQ(std::count_if(events->begin(), events->end(),
+                          [](const JsonLine& event) { return event["event"] == "skip"; }),
+            2);
+}
+
+TEST(Agree, NamesTheRankUnlessAllFailedAlike) {
+  const absl::Status bad = absl::NotFoundError("/data: no such folder");
+  RunRanks(3, [&](Communicator& world) {
+    EXPECT_TRUE(Agree(world, absl::OkStatus()).ok());
+    EXPECT_EQ(Agree(world, bad), bad);
+    const absl::Status one = Agree(world, world.rank() == 1 ? bad : absl::OkStatus());
+    EXPECT_TRUE(absl::IsNotFound(one)) << one;
+    EXPECT_EQ(one.message(), StrCat("rank 1 (", world.host(), "): /data: no such folder"));
+    const absl::Status mixed = Agree(world, world.rank() == 2 ? absl::DataLossError("x") : bad);
+    EXPECT_THAT(std::string(mixed.message()), testing::StartsWith("rank 0 ("));
+  });
+}
+
+}  // namespace
+}  // namespace lt2
