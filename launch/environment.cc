@@ -8,6 +8,7 @@
 #include "checkpoints/agreement.h"
 #include "core/hdf5.h"
 #include "core/status_macros.h"
+#include "core/strings.h"
 #include "core/version.h"
 #include "launch/memory_plan.h"
 
@@ -27,6 +28,23 @@ JsonLine Environment(const RunConfig& config, const Mesh& mesh, Communicator& wo
           {"build", BuildType()},
           {"hdf5", h5::Version()},
           {"cuda", CudaVersion()}};
+}
+
+CheckpointInfo CheckpointInfoOf(const RunConfig& config, const Mesh& mesh, const Loader& loader,
+                                const RunState& state) {
+  CheckpointInfo info;
+  info.step = state.step;
+  info.tokens = state.tokens;
+  info.samples = state.samples;
+  info.data = loader.fingerprint();
+  info.tokenizer = loader.tokenizer().name();
+  info.tokenizer_hash = loader.tokenizer().hash();
+  info.seed = static_cast<uint64_t>(config.run.seed);
+  info.config = config.ToToml();
+  info.mesh = StrCat(mesh.ToString(), " zero=", config.parallel.zero);
+  info.ranks = mesh.size();
+  info.code = GitCommit();
+  return info;
 }
 
 absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& mesh,

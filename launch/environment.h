@@ -1,8 +1,11 @@
-// env.json: where and with what a run runs.
+// What a run says of itself: env.json, a checkpoint's manifest; and the step its configuration
+// means.
 #pragma once
 
 #include "absl/status/statusor.h"
+#include "checkpoints/manifest.h"
 #include "launch/metrics.h"
+#include "launch/resume.h"
 #include "launch/run_config.h"
 #include "launch/train_step.h"
 #include "parallel/communicator.h"
@@ -11,6 +14,10 @@ namespace lt2 {
 
 // Hosts, ranks, mesh, versions, threads. Collective over `world`.
 JsonLine Environment(const RunConfig& config, const Mesh& mesh, Communicator& world);
+
+// What a checkpoint of this moment records, but for its id and the optimizer's counters.
+CheckpointInfo CheckpointInfoOf(const RunConfig& config, const Mesh& mesh, const Loader& loader,
+                                const RunState& state);
 
 // The step that a configuration describes on this mesh; `recompute = "auto"` is decided here.
 // max_documents: in a micro-batch. Collective over `world`.

@@ -13,13 +13,13 @@
 #include "core/status_macros.h"
 #include "core/strings.h"
 #include "core/trace.h"
-#include "core/version.h"
 #include "data/prefetch.h"
 #include "launch/environment.h"
 #include "launch/memory_plan.h"
 #include "launch/progress.h"
 #include "launch/resume.h"
 #include "launch/run_dir.h"
+#include "launch/sample_schedule.h"
 #include "launch/schedule.h"
 #include "launch/signals.h"
 #include "launch/train_step.h"
@@ -211,17 +211,15 @@ absl::Status Trainer::Start() {
 
 absl::Status Trainer::Steps() {
   const StepOptions& shape = step_->options();
-  const int64_t first = state_.step, last = last_step();
-  const int64_t base = state_.samples, rows = shape.micro_batch;
-  const int64_t stride = rows * mesh_.dp;  // samples of all ranks in one micro-batch
-  prefetcher_ = std::make_unique<Prefetcher>(
-      loader_.get(),
-      [=, per_step = SamplesPerStep(config_), count = shape.micro_batches, rank = dp_->rank()](
-          int64_t job, std::vector<int64_t>* samples) {
-        const int64_t begin = base + job / count * per_step + job % count * stride + rank * rows;
-        for (int64_t r = 0; r < rows; ++r) samples->push_back(begin + r);
-      },
-      0, std::max<int64_t>(0, last - first) * shape.micro_batches);
+  const int64_t last = last_step();
+  const SampleSchedule schedule{.first_sample = state_.samples,
+                                .samples_per_step = SamplesPerStep(config_),
+                                .micro_batches = shape.micro_batches,
+                                .micro_batch = shape.micro_batch,
+                                .dp = mesh_.dp,
+                                .rank = dp_->rank()};
+  const int64_t jobs = std::max<int64_t>(0, last - state_.step) * shape.micro_batches;
+  prefetcher_ = std::make_unique<Prefetcher>(loader_.get(), schedule, 0, jobs);
   Batch batch;
   const int64_t log_every = std::max<int64_t>(1, config_.log.every.Steps(config_.batch.tokens));
   while (state_.step < last && !result_.stopped) {
@@ -357,18 +355,7 @@ absl::Status Trainer::Save() {
   RETURN_IF_ERROR(Publish());
   watchdog_->Progress("checkpoint");
   step_->optimizer().WaitForValues();
-  CheckpointInfo info;
-  info.step = state_.step;
-  info.tokens = state_.tokens;
-  info.samples = state_.samples;
-  info.data = loader_->fingerprint();
-  info.tokenizer = loader_->tokenizer().name();
-  info.tokenizer_hash = loader_->tokenizer().hash();
-  info.seed = static_cast<uint64_t>(config_.run.seed);
-  info.config = config_.ToToml();
-  info.mesh = StrCat(mesh_.ToString(), " zero=", config_.parallel.zero);
-  info.ranks = world_.size();
-  info.code = GitCommit();
+  CheckpointInfo info = CheckpointInfoOf(config_, mesh_, *loader_, state_);
   info.extra = ToJson(step_->optimizer().counters());
   RETURN_IF_ERROR(writer_->Begin(std::move(info), PiecesOf(*step_, /*owned=*/true)));
   saved_step_ = state_.step;

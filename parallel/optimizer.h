@@ -32,7 +32,8 @@ struct StepReport {
   std::vector<double> sums, maxes;
 };
 
-// What decides about skips besides the step itself: saved with a checkpoint, restored on resume.
+// What decides about skips besides the step itself: saved with a checkpoint and restored on resume,
+// where a row of skips begins anew.
 struct OptimizerCounters {
   int64_t skipped = 0;                      // in all
   int64_t skipped_in_row = 0;               // up to now

@@ -64,9 +64,9 @@ TinyModel::Result TinyModel::ForwardBackward(const Tokens& tokens, const Forward
   const int64_t n = static_cast<int64_t>(tokens.ids.size());
   const Documents documents = Documents::Of(tokens.cu_seqlens, stream.device);
   Tape tape(stream);
-  const LanguageModel::Loss loss = model.Forward(
-      tape, Tensor::FromHost(tokens.ids, {n}, stream.device),
-      Tensor::FromHost(tokens.targets, {n}, stream.device), documents, options);
+  const LanguageModel::Loss loss =
+      model.Forward(tape, Tensor::FromHost(tokens.ids, {n}, stream.device),
+                    Tensor::FromHost(tokens.targets, {n}, stream.device), documents, options);
   tape.Backward(LanguageModel::Seeds(loss, z_loss));
   Result result;
   if (!loss.sums.value.on_host()) return result;
