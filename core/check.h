@@ -39,7 +39,6 @@ struct CheckVoidify {
                    ::lt2::CheckFailure(__FILE__, __LINE__, #a " " #op " " #b).stream() \
                        << "(" << (a) << " vs " << (b) << ") "
 #define CHECK_EQ(a, b) LT2_CHECK_OP(a, ==, b)
-#define CHECK_NE(a, b) LT2_CHECK_OP(a, !=, b)
 #define CHECK_LT(a, b) LT2_CHECK_OP(a, <, b)
 #define CHECK_LE(a, b) LT2_CHECK_OP(a, <=, b)
 #define CHECK_GT(a, b) LT2_CHECK_OP(a, >, b)

@@ -33,7 +33,14 @@ Entry* FindKnown(Node& node, std::string_view key) {
   return node.Find(key);
 }
 
+bool IsWrong(const Node& node, std::string_view key) {
+  return std::find(node.wrong.begin(), node.wrong.end(), key) != node.wrong.end();
+}
+
+// What follows from a key's first mistake would only hide it.
 void Note(Node& node, const std::string& where, std::string_view key, std::string_view message) {
+  if (IsWrong(node, key)) return;
+  node.wrong.emplace_back(key);
   std::string line = StrCat(where, where.empty() ? "" : ": ", node.PathOf(key), ": ", message);
   auto& errors = *node.errors;
   if (std::find(errors.begin(), errors.end(), line) == errors.end()) {
@@ -253,6 +260,8 @@ ConfigTable ConfigTable::Table(std::string_view key) const {
   if (entry && !node) NoteWrongType(*impl_->node, *entry, key, "a table");
   table.impl_->node = node ? *node : config::NewNode(impl_->node.get(), key, impl_->source);
   table.impl_->node->opened = true;
+  // Its keys are not missing: that it is no table says all.
+  if (entry && !node) table.impl_->node->errors = std::make_shared<std::vector<std::string>>();
   return table;
 }
 
@@ -277,12 +286,6 @@ std::vector<ConfigTable> ConfigTable::Tables(std::string_view key) const {
   return tables;
 }
 
-std::vector<std::string> ConfigTable::Keys() const {
-  std::vector<std::string> keys;
-  for (const auto& [key, entry] : impl_->node->entries) keys.push_back(key);
-  return keys;
-}
-
 void ConfigTable::Accept(std::string_view key) const {
   Entry* entry = FindKnown(*impl_->node, key);
   auto table = entry ? std::get_if<NodePtr>(&entry->value) : nullptr;
@@ -294,6 +297,8 @@ void ConfigTable::AddError(std::string_view key, std::string_view message) const
   const Entry* entry = node.Find(key);
   Note(node, entry ? entry->where : node.where, key, message);
 }
+
+bool ConfigTable::Wrong(std::string_view key) const { return IsWrong(*impl_->node, key); }
 
 absl::Status ConfigTable::Finish() const {
   std::vector<std::string> lines = *impl_->node->errors;

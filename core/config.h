@@ -47,13 +47,13 @@ class ConfigTable {
   // A sub-table (empty where absent), and an array of tables.
   ConfigTable Table(std::string_view key) const;
   std::vector<ConfigTable> Tables(std::string_view key) const;
-  // Names of the sub-tables and keys present.
-  std::vector<std::string> Keys() const;
   // Counts the key as known without reading it; a table with all that is in it.
   void Accept(std::string_view key) const;
 
-  // Notes "source:line: section.key: message".
+  // Notes "source:line: section.key: message", the first mistake of a key only.
   void AddError(std::string_view key, std::string_view message) const;
+  // Whether a mistake of this key has been noted.
+  bool Wrong(std::string_view key) const;
   // OK, or InvalidArgument listing every error and every unknown key with the nearest known name.
   absl::Status Finish() const;
 

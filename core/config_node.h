@@ -31,6 +31,7 @@ struct Entry {
 struct Node {
   std::vector<std::pair<std::string, Entry>> entries;  // in the order written
   std::vector<std::string> known;                      // names somebody has asked for
+  std::vector<std::string> wrong;                      // keys with a mistake noted
   bool opened = false;                                 // read by name, not accepted as a whole
   std::string path;                                    // "model.gdn", "" for the root
   std::string where;

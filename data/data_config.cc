@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "core/file.h"
+#include "core/config_range.h"
 #include "core/strings.h"
 #include "data/tokenizer.h"
 
@@ -37,11 +37,7 @@ void ReadDataConfig(const ConfigTable& data, DataConfig* config) {
     config->valid.emplace();
     data.Read("valid", &*config->valid);
   }
-  data.Read("sequence", &config->sequence);
-  if (config->sequence < 1 || config->sequence > kLongestSequence) {
-    data.AddError("sequence", StrCat("is ", config->sequence, "; 1 to ", kLongestSequence,
-                                     " tokens are allowed"));
-  }
+  ReadInRange(data, "sequence", 1, kLongestSequence, &config->sequence);
   data.Read("tokenizer", &config->tokenizer);
   if (const auto tokenizer = MakeTokenizer(config->tokenizer); !tokenizer.ok()) {
     data.AddError("tokenizer", std::string(tokenizer.status().message()));
@@ -63,17 +59,6 @@ void WriteDataConfig(const DataConfig& config, ConfigTable* data) {
   data->Set("sequence", config.sequence);
   data->Set("tokenizer", std::string_view(config.tokenizer));
   data->Set("documents", std::string_view(kDocumentModes[static_cast<int>(config.documents)]));
-}
-
-std::string ResolvePath(const std::string& folder, const std::string& path) {
-  if (path.empty() || path[0] == '/') return path;
-  const std::string beside = JoinPath(folder, path);
-  return FileSystem::Get().Exists(beside) ? beside : path;
-}
-
-void ResolvePaths(const std::string& folder, DataConfig* config) {
-  for (DataConfig::Train& train : config->train) train.path = ResolvePath(folder, train.path);
-  if (config->valid) config->valid = ResolvePath(folder, *config->valid);
 }
 
 }  // namespace lt2

@@ -33,9 +33,4 @@ void ReadDataConfig(const ConfigTable& data, DataConfig* config);
 // The inverse, for the resolved configuration.
 void WriteDataConfig(const DataConfig& config, ConfigTable* data);
 
-// A relative path that exists below `folder` (the configuration file's) becomes that one; any other
-// stays, and so is looked up from the working directory.
-std::string ResolvePath(const std::string& folder, const std::string& path);
-void ResolvePaths(const std::string& folder, DataConfig* config);
-
 }  // namespace lt2

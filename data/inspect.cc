@@ -64,15 +64,20 @@ absl::StatusOr<ShardReport> InspectShards(const std::string& directory) {
   for (const std::string& path : paths) {
     ASSIGN_OR_RETURN(const Shard shard, Shard::Open(path));
     const ShardHeader& header = shard.header();
-    if (report.shards.empty()) {
+    report.shards.push_back(Examine(shard));
+    if (report.shards.size() == 1) {
       report.tokenizer = header.tokenizer;
       report.tokenizer_hash = header.tokenizer_hash;
       report.preview = Preview(shard);
     }
-    report.same_tokenizer &= header.tokenizer_hash == report.tokenizer_hash;
+    if (report.odd_shard.empty() && (header.tokenizer_hash != report.tokenizer_hash ||
+                                     header.vocab_size != report.shards[0].vocab_size)) {
+      report.odd_shard = path;
+      report.odd_tokenizer = StrCat("\"", header.tokenizer, "\" (", header.tokenizer_hash,
+                                    ", vocabulary ", header.vocab_size, ")");
+    }
     report.tokens += header.tokens;
     report.documents += header.documents;
-    report.shards.push_back(Examine(shard));
   }
   return report;
 }
@@ -88,8 +93,11 @@ absl::Status ShardReport::Verdict() const {
           StrCat(shard.path, ": tokens or document starts differ from the header's content hash"));
     }
   }
-  if (!same_tokenizer) {
-    return absl::InvalidArgumentError("the shards were made with different tokenizers");
+  if (!odd_shard.empty()) {
+    return absl::InvalidArgumentError(
+        StrCat(odd_shard, ": was made with tokenizer ", odd_tokenizer, ", but ", shards[0].path,
+               " with \"", tokenizer, "\" (", tokenizer_hash, ", vocabulary ", shards[0].vocab_size,
+               "); a folder holds shards of one tokenizer"));
   }
   return absl::OkStatus();
 }

@@ -22,7 +22,8 @@ struct ShardReport {
   };
   std::vector<Shard> shards;
   std::string tokenizer, tokenizer_hash;  // of the first shard
-  bool same_tokenizer = true;             // of all shards
+  // The first shard with another tokenizer or vocabulary than the first one's, and which; or "".
+  std::string odd_shard, odd_tokenizer;
   int64_t tokens = 0, documents = 0;
   // The first tokens as text where this program has the tokenizer, else their ids.
   std::string preview;

@@ -34,6 +34,12 @@ int64_t Widen(const std::byte* from, int64_t count, int64_t vocab_size, int32_t*
   }
 }
 
+// What a shard lacks is damage, not a wrong path.
+absl::Status Lacking(const absl::Status& status) {
+  if (!absl::IsNotFound(status)) return status;
+  return absl::DataLossError(status.message());
+}
+
 absl::StatusOr<ShardHeader> ReadHeader(const h5::File& file) {
   const absl::StatusOr<int64_t> version = file.IntAttribute("/", "format_version");
   if (absl::IsNotFound(version.status())) {
@@ -49,12 +55,22 @@ absl::StatusOr<ShardHeader> ReadHeader(const h5::File& file) {
                                              ShardHeader::kVersion));
   }
   ShardHeader header;
-  ASSIGN_OR_RETURN(header.vocab_size, file.IntAttribute("/", "vocab_size"));
-  ASSIGN_OR_RETURN(header.tokenizer, file.StringAttribute("/", "tokenizer"));
-  ASSIGN_OR_RETURN(header.tokenizer_hash, file.StringAttribute("/", "tokenizer_hash"));
-  ASSIGN_OR_RETURN(header.tokens, file.IntAttribute("/", "tokens"));
-  ASSIGN_OR_RETURN(header.documents, file.IntAttribute("/", "documents"));
-  ASSIGN_OR_RETURN(header.content_hash, file.StringAttribute("/", "content_hash"));
+  const auto number = [&](const char* name, int64_t* value) {
+    const absl::StatusOr<int64_t> read = file.IntAttribute("/", name);
+    if (read.ok()) *value = *read;
+    return Lacking(read.status());
+  };
+  const auto text = [&](const char* name, std::string* value) {
+    absl::StatusOr<std::string> read = file.StringAttribute("/", name);
+    if (read.ok()) *value = *std::move(read);
+    return Lacking(read.status());
+  };
+  RETURN_IF_ERROR(number("vocab_size", &header.vocab_size));
+  RETURN_IF_ERROR(text("tokenizer", &header.tokenizer));
+  RETURN_IF_ERROR(text("tokenizer_hash", &header.tokenizer_hash));
+  RETURN_IF_ERROR(number("tokens", &header.tokens));
+  RETURN_IF_ERROR(number("documents", &header.documents));
+  RETURN_IF_ERROR(text("content_hash", &header.content_hash));
   if (header.vocab_size < 1 || header.vocab_size > std::numeric_limits<int32_t>::max()) {
     return Damaged(file.path(), StrCat("vocab_size is ", header.vocab_size));
   }
@@ -65,7 +81,9 @@ absl::StatusOr<ShardHeader> ReadHeader(const h5::File& file) {
 absl::StatusOr<std::span<const std::byte>> Locate(const h5::File& file, const std::string& name,
                                                   h5::Type type, int64_t count,
                                                   std::span<const std::byte> map) {
-  ASSIGN_OR_RETURN(const h5::DatasetInfo info, file.Info(name));
+  const absl::StatusOr<h5::DatasetInfo> found = file.Info(name);
+  RETURN_IF_ERROR(Lacking(found.status()));
+  const h5::DatasetInfo& info = *found;
   if (info.type != type || info.shape != Shape{count} || info.offset < 0) {
     return Damaged(file.path(),
                    StrCat("dataset '", name, "' is not a contiguous list of ", count,

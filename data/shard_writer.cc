@@ -119,9 +119,10 @@ absl::Status ShardWriter::Flush() {
   return absl::OkStatus();
 }
 
+void ShardWriter::Discard() { FileSystem::Get().RemoveAll(temporary_).IgnoreError(); }
+
 absl::Status ShardWriter::Finish() {
   if (documents_ == 0) {
-    FileSystem::Get().RemoveAll(temporary_).IgnoreError();
     return absl::InvalidArgumentError("the input holds no text: nothing to write");
   }
   RETURN_IF_ERROR(Flush());

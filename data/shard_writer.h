@@ -36,6 +36,9 @@ class ShardWriter {
   // InvalidArgument if there was no document.
   absl::Status Finish();
 
+  // Removes what has been written; for when Finish is not to come or has failed.
+  void Discard();
+
   int64_t tokens() const { return tokens_; }
   int64_t documents() const { return documents_; }
   int64_t shards() const { return shards_; }

@@ -124,8 +124,13 @@ absl::StatusOr<TokenizeReport> TokenizeFiles(const TokenizeOptions& options,
   writer_options.tokens_per_shard = options.tokens_per_shard;
   ASSIGN_OR_RETURN(ShardWriter writer, ShardWriter::Create(writer_options));
   Run run(*tokenizer, &writer, progress, report.bytes);
-  for (const std::string& path : paths) RETURN_IF_ERROR(run.File(path));
-  RETURN_IF_ERROR(writer.Finish());
+  absl::Status status;
+  for (size_t i = 0; i < paths.size() && status.ok(); ++i) status = run.File(paths[i]);
+  if (status.ok()) status = writer.Finish();
+  if (!status.ok()) {
+    writer.Discard();
+    return status;
+  }
   report.documents = writer.documents();
   report.tokens = writer.tokens();
   report.shards = writer.shards();

@@ -69,7 +69,7 @@ std::string ToJson(const LockHolder& holder) {
                                        {"job", holder.job},           {"epoch", holder.epoch},
                                        {"released", holder.released}, {"machine", holder.machine},
                                        {"started", holder.started}};
-  return json.dump() + "\n";
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 // For file systems without hard links; a reader may meet the file before its content.

@@ -12,6 +12,9 @@
 namespace lt2 {
 namespace {
 
+constexpr double kMostTokens = 9e15;       // every count stays exact
+constexpr double kMostActivations = 1e15;  // numbers of one micro-batch
+
 // `[model] preset = NAME`: the [model] of that preset behind what is written here.
 void MergeModelPreset(const ConfigTable& root, ConfigTable model) {
   std::string name;
@@ -42,6 +45,9 @@ void AcceptUnusedMixers(const ConfigTable& model, const std::vector<std::string>
 
 void CheckBatch(const RunConfig& config, const ConfigTable& root) {
   const ConfigTable batch = root.Table("batch");
+  if (batch.Wrong("tokens") || batch.Wrong("micro_batch") || root.Table("data").Wrong("sequence")) {
+    return;
+  }
   const int64_t dp = std::max<int64_t>(1, config.parallel.dp);
   const int64_t unit = config.data.sequence * config.batch.micro_batch * dp;
   if (config.batch.tokens > 0 && unit > 0 && config.batch.tokens % unit != 0) {
@@ -50,20 +56,49 @@ void CheckBatch(const RunConfig& config, const ConfigTable& root) {
         "tokens",
         StrCat(config.batch.tokens, " is not a multiple of data.sequence ", config.data.sequence,
                " × micro_batch ", config.batch.micro_batch, " × parallel.dp ", dp, " = ", unit,
-               "; the nearest are ", below > 0 ? StrCat(below, " and ") : "", below + unit));
+               below > 0 ? StrCat("; the nearest are ", below, " and ") : "; the nearest is ",
+               below + unit));
   }
 }
 
 void CheckSchedule(const RunConfig& config, const ConfigTable& root) {
-  if (config.batch.tokens <= 0) return;
+  const ConfigTable schedule = root.Table("schedule");
+  if (config.batch.tokens <= 0 || schedule.Wrong("total") || schedule.Wrong("warmup")) return;
+  for (const auto& [key, quantity] :
+       {std::pair{"total", config.schedule.total}, std::pair{"warmup", config.schedule.warmup},
+        std::pair{"decay", config.schedule.decay}}) {
+    const double unit =
+        quantity.unit == Quantity::Unit::kSteps ? static_cast<double>(config.batch.tokens) : 1.0;
+    if (quantity.value * unit > kMostTokens) {
+      schedule.AddError(key, StrCat(quantity.ToString(), " are more than 9e15 tokens"));
+      return;
+    }
+  }
   const int64_t total = config.schedule.total.Tokens(config.batch.tokens);
   const int64_t warmup = config.schedule.warmup.Tokens(config.batch.tokens);
   const int64_t decay = config.schedule.decay.Tokens(config.batch.tokens);
   if (total > 0 && warmup + decay > total) {
-    root.Table("schedule")
-        .AddError("warmup", StrCat("warmup", decay > 0 ? " and decay are " : " is ", warmup + decay,
-                                   " tokens, longer than total, ", total));
+    schedule.AddError("warmup", StrCat("warmup", decay > 0 ? " and decay are " : " is ",
+                                       warmup + decay, " tokens, longer than total, ", total));
   }
+}
+
+// A micro-batch so large that its bytes could not be counted.
+void CheckSize(const RunConfig& config, const ConfigTable& root) {
+  const auto product = [](std::initializer_list<int64_t> factors) {
+    double all = 1;
+    for (int64_t factor : factors) all *= static_cast<double>(factor);
+    return all;
+  };
+  const ModelConfig& m = config.model;
+  const double numbers =
+      product({config.data.sequence, config.batch.micro_batch}) *
+      (product({m.layers, m.loops, m.width + m.ffn + m.heads * m.head_dim}) + product({m.vocab}));
+  if (numbers <= kMostActivations) return;
+  root.Table("batch").AddError(
+      "micro_batch", StrCat(config.batch.micro_batch, " sequences of ", config.data.sequence,
+                            " tokens through this model need more than any machine has; lower it, "
+                            "or data.sequence"));
 }
 
 // What the contract knows and this version cannot do.
@@ -91,6 +126,7 @@ absl::StatusOr<RunConfig> ReadRunConfig(const ConfigTable& root, const std::stri
   config.log = LogConfig::Read(root.Table("log"));
   CheckBatch(config, root);
   CheckSchedule(config, root);
+  CheckSize(config, root);
   CheckSupported(config, root);
   RETURN_IF_ERROR(root.Finish());
   for (DataConfig::Train& train : config.data.train) {

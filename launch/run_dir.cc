@@ -34,7 +34,9 @@ absl::StatusOr<std::unique_ptr<RunDir>> RunDir::Open(const std::string& path,
 
 absl::Status RunDir::Describe(std::string_view config_toml, const JsonLine& environment) const {
   RETURN_IF_ERROR(WriteFileAtomically(paths_.config(), config_toml));
-  return WriteFileAtomically(paths_.environment(), environment.dump(2) + "\n");
+  return WriteFileAtomically(
+      paths_.environment(),
+      environment.dump(2, ' ', false, JsonLine::error_handler_t::replace) + "\n");
 }
 
 void LogToRunDir(const RunPaths& paths, int rank) {

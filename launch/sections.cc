@@ -1,11 +1,15 @@
 #include "launch/sections.h"
 
+#include "core/config_range.h"
 #include "core/strings.h"
 
 namespace lt2 {
 namespace {
 
 using Unit = Quantity::Unit;
+
+constexpr int64_t kMostTokens = int64_t{1} << 40;  // of one step
+constexpr int64_t kMostSequences = int64_t{1} << 20;
 
 void RequireAtLeast(const ConfigTable& table, std::string_view key, int64_t value, int64_t least) {
   if (value < least) table.AddError(key, StrCat("must be at least ", least, ", is ", value));
@@ -72,13 +76,12 @@ void RunSection::Write(ConfigTable* table) const {
 BatchConfig BatchConfig::Read(const ConfigTable& table) {
   BatchConfig batch;
   table.Read("tokens", &batch.tokens);
-  table.Read("micro_batch", &batch.micro_batch);
   if (!table.Has("tokens")) {
     table.AddError("tokens", "is required: the tokens of one step over all ranks");
   } else {
-    RequireAtLeast(table, "tokens", batch.tokens, 1);
+    ReadInRange(table, "tokens", 1, kMostTokens, &batch.tokens);
   }
-  RequireAtLeast(table, "micro_batch", batch.micro_batch, 1);
+  ReadInRange(table, "micro_batch", 1, kMostSequences, &batch.micro_batch);
   return batch;
 }
 

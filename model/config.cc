@@ -4,16 +4,27 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
+#include "core/config_range.h"
 #include "core/strings.h"
 #include "model/mixers/registry.h"
 
 namespace lt2 {
 namespace {
 
-void RequirePositive(const ConfigTable& table, std::string_view key, int64_t value) {
-  if (value > 0) return;
-  table.AddError(key, table.Has(key) ? StrCat("must be positive, is ", value)
-                                     : "is required (a positive integer)");
+// Far beyond any model, and small enough that no count of elements or bytes overflows.
+constexpr int64_t kMostWidth = int64_t{1} << 20;  // and ffn
+constexpr int64_t kMostVocab = int64_t{1} << 24;
+constexpr int64_t kMostHeads = 4096;               // and the width of one
+constexpr int64_t kMostLayers = 4096;              // and loops
+constexpr int64_t kMostBlocks = int64_t{1} << 16;  // layers × loops
+
+void ReadSize(const ConfigTable& table, std::string_view key, int64_t most, int64_t* value) {
+  if (*value > 0 || table.Has(key)) {
+    ReadInRange(table, key, 1, most, value);
+  } else {
+    table.Read(key, value);  // it is known here
+    table.AddError(key, StrCat("is required: from 1 to ", most));
+  }
 }
 
 // Options of later models that this version must not take silently.
@@ -25,68 +36,85 @@ void RefuseUnsupported(const ConfigTable& table) {
   }
 }
 
+// `sized`: width and heads are sound.
+void ReadHeads(const ConfigTable& model, bool sized, ModelConfig* c) {
+  c->kv_heads = c->heads;
+  c->head_dim = sized ? c->width / c->heads : 0;
+  model.Read("kv_heads", &c->kv_heads);
+  model.Read("head_dim", &c->head_dim);
+  if (!sized) return;
+  if (!model.Has("head_dim") && c->width % c->heads != 0) {
+    model.AddError("heads", StrCat(c->heads, " does not divide width ", c->width,
+                                   "; choose a divisor or set head_dim"));
+    return;
+  }
+  if (c->kv_heads <= 0 || c->heads % c->kv_heads != 0) {
+    model.AddError("kv_heads", StrCat(c->kv_heads, " does not divide heads ", c->heads));
+  }
+  if (c->head_dim <= 0 || c->head_dim % 2 != 0 || c->head_dim > kMostHeads) {
+    model.AddError("head_dim", StrCat("must be even (rotary pairs), from 2 to ", kMostHeads,
+                                      ", is ", c->head_dim));
+  }
+}
+
+// Whether the mixers and their layout are sound.
+bool CheckMixers(const ConfigTable& model, const ModelConfig& c) {
+  const std::vector<std::string> known = MixerKinds();
+  if (c.mixers.empty()) {
+    model.AddError("mixers",
+                   StrCat("must name at least one kind of: ", absl::StrJoin(known, ", ")));
+  }
+  for (const std::string& kind : c.mixers) {
+    if (std::find(known.begin(), known.end(), kind) != known.end()) continue;
+    const std::string near = NearestName(kind, known);
+    model.AddError(
+        "mixers", StrCat("unknown kind '", kind, "'; this version has ", absl::StrJoin(known, ", "),
+                         near.empty() ? "" : "; did you mean '" + near + "'?"));
+  }
+  if (model.Wrong("mixers") || model.Wrong("layers")) return false;
+  if (auto kinds = LayerKinds(c); !kinds.ok()) {
+    model.AddError("layout", std::string(kinds.status().message()));
+  }
+  return !model.Wrong("layout");
+}
+
 }  // namespace
 
 ModelConfig ReadModelConfig(const ConfigTable& model) {
   ModelConfig c;
   model.Accept("preset");
-  model.Read("width", &c.width);
-  model.Read("layers", &c.layers);
-  model.Read("loops", &c.loops);
-  model.Read("heads", &c.heads);
-  model.Read("vocab", &c.vocab);
-  for (auto [key, value] : {std::pair<std::string_view, int64_t>{"width", c.width},
-                            {"layers", c.layers},
-                            {"loops", c.loops},
-                            {"heads", c.heads},
-                            {"vocab", c.vocab}}) {
-    RequirePositive(model, key, value);
-  }
-  c.kv_heads = c.heads;
-  c.head_dim = c.heads > 0 ? c.width / c.heads : 0;
-  c.ffn = (c.width * 8 / 3 + 255) / 256 * 256;
-  model.Read("kv_heads", &c.kv_heads);
-  model.Read("head_dim", &c.head_dim);
+  ReadSize(model, "width", kMostWidth, &c.width);
+  ReadSize(model, "layers", kMostLayers, &c.layers);
+  ReadSize(model, "loops", kMostLayers, &c.loops);
+  ReadSize(model, "heads", kMostHeads, &c.heads);
+  ReadSize(model, "vocab", kMostVocab, &c.vocab);
+  const bool sized = !model.Wrong("width") && !model.Wrong("heads");
+  ReadHeads(model, sized, &c);
   model.Read("ffn", &c.ffn);
-  RequirePositive(model, "ffn", c.ffn);
+  if (sized && !model.Has("ffn")) c.ffn = (c.width * 8 / 3 + 255) / 256 * 256;
+  if (sized || model.Has("ffn")) ReadInRange(model, "ffn", 1, 8 * kMostWidth, &c.ffn);
+  if (!model.Wrong("layers") && !model.Wrong("loops") && c.layers * c.loops > kMostBlocks) {
+    model.AddError("loops",
+                   StrCat(c.layers, " layers × ", c.loops, " loops are more than ", kMostBlocks));
+  }
   model.Read("tie_embeddings", &c.tie_embeddings);
-  model.Read("rope_theta", &c.rope_theta);
+  ReadPositive(model, "rope_theta", &c.rope_theta);
   c.rope_interleaved = model.ReadChoice("rope_style", {"half", "interleaved"}, 0) == 1;
-  model.Read("norm_eps", &c.norm_eps);
+  ReadPositive(model, "norm_eps", &c.norm_eps);
   model.Read("mixers", &c.mixers);
   model.Read("layout", &c.layout);
   model.Read("attention_gate", &c.attention_gate);
   model.Read("loop_residual", &c.loop_residual);
   RefuseUnsupported(model);
 
-  if (c.heads > 0 && !model.Has("head_dim") && c.width % c.heads != 0) {
-    model.AddError("heads", StrCat(c.heads, " does not divide width ", c.width,
-                                   "; choose a divisor or set head_dim"));
-  }
-  if (c.heads > 0 && (c.kv_heads <= 0 || c.heads % c.kv_heads != 0)) {
-    model.AddError("kv_heads", StrCat(c.kv_heads, " does not divide heads ", c.heads));
-  }
-  if (c.head_dim <= 0 || c.head_dim % 2 != 0) {
-    model.AddError("head_dim", StrCat("must be positive and even (rotary pairs), is ", c.head_dim));
-  }
   for (const std::string& kind : MixerKinds()) {
     if (model.Has(kind)) c.mixer_options[kind] = model.Table(kind);
   }
-  if (c.mixers.empty()) model.AddError("mixers", "must name at least one kind");
-  for (const std::string& kind : c.mixers) {
-    const std::vector<std::string> known = MixerKinds();
-    if (std::find(known.begin(), known.end(), kind) == known.end()) {
-      const std::string near = NearestName(kind, known);
-      model.AddError("mixers", StrCat("unknown kind '", kind, "'; this version has ",
-                                      absl::StrJoin(known, ", "),
-                                      near.empty() ? "" : "; did you mean '" + near + "'?"));
-      return c;
-    }
+  if (CheckMixers(model, c) && sized) {
+    for (const std::string& kind : c.mixers) CheckMixerOptions(kind, c, model.Table(kind));
+  } else {
+    for (const std::string& kind : MixerKinds()) model.Accept(kind);  // cannot be judged
   }
-  if (auto kinds = LayerKinds(c); !kinds.ok()) {
-    model.AddError("layout", std::string(kinds.status().message()));
-  }
-  for (const std::string& kind : c.mixers) CheckMixerOptions(kind, c, model.Table(kind));
   return c;
 }
 

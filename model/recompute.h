@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 namespace lt2 {
 
@@ -11,10 +9,5 @@ namespace lt2 {
 // in it each block, so that memory no longer grows with layers × loops. Attention outputs and scan
 // states are kept under every policy.
 enum class RecomputePolicy : uint8_t { kNone, kMixer, kBlock, kLoop };
-
-inline const std::vector<std::string>& RecomputeNames() {
-  static const std::vector<std::string> names = {"none", "mixer", "block", "loop"};
-  return names;
-}
 
 }  // namespace lt2

@@ -94,10 +94,4 @@ LayoutTable Layout(std::span<const ParamSpec> specs, const Mesh& mesh, int zero,
   return table;
 }
 
-std::vector<ParamSpec> SpecsOf(std::span<Param* const> params) {
-  std::vector<ParamSpec> specs;
-  for (const Param* param : params) specs.push_back(param->spec);
-  return specs;
-}
-
 }  // namespace lt2

@@ -57,7 +57,4 @@ struct LayoutTable {
 LayoutTable Layout(std::span<const ParamSpec> specs, const Mesh& mesh, int zero,
                    const LayoutOptions& options = {});
 
-// The specs of parameters, in their order.
-std::vector<ParamSpec> SpecsOf(std::span<Param* const> params);
-
 }  // namespace lt2

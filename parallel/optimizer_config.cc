@@ -1,17 +1,9 @@
 #include "parallel/optimizer_config.h"
 
-#include <cmath>
-
-#include "core/strings.h"
+#include "core/config_range.h"
 
 namespace lt2 {
 namespace {
-
-void ReadAtLeastZero(const ConfigTable& table, const char* key, double* value) {
-  table.Read(key, value);
-  if (std::isfinite(*value) && *value >= 0) return;
-  table.AddError(key, StrCat("wants a number of at least 0, got ", *value));
-}
 
 void ReadBetas(const ConfigTable& table, double* beta1, double* beta2) {
   std::vector<double> betas = {*beta1, *beta2};
@@ -29,16 +21,16 @@ void ReadBetas(const ConfigTable& table, double* beta1, double* beta2) {
 
 OptimizerConfig OptimizerConfig::Read(const ConfigTable& table) {
   OptimizerConfig config;
-  ReadAtLeastZero(table, "lr", &config.lr);
+  ReadInRange(table, "lr", 0.0, 1e3, &config.lr);
   ReadBetas(table, &config.beta1, &config.beta2);
-  ReadAtLeastZero(table, "eps", &config.eps);
-  ReadAtLeastZero(table, "weight_decay", &config.weight_decay);
-  ReadAtLeastZero(table, "clip", &config.clip);
+  ReadPositive(table, "eps", &config.eps);
+  ReadInRange(table, "weight_decay", 0.0, 1e3, &config.weight_decay);
+  ReadInRange(table, "clip", 0.0, 1e30, &config.clip);
   table.Read("decay_all", &config.decay_all);
-  ReadAtLeastZero(table, "z_loss", &config.z_loss);
+  ReadInRange(table, "z_loss", 0.0, 1e3, &config.z_loss);
   table.Read("skip_limit", &config.skip_limit);
   if (config.skip_limit < 0) table.AddError("skip_limit", "wants 0 (never) or more");
-  ReadAtLeastZero(table, "spike_z", &config.spike_z);
+  ReadInRange(table, "spike_z", 0.0, 1e6, &config.spike_z);
   return config;
 }
 

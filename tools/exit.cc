@@ -10,6 +10,7 @@ int StatusToExitCode(const absl::Status& status) {
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kPermissionDenied:
       return kExitBadInput;
     case absl::StatusCode::kDataLoss:
       return kExitDamaged;

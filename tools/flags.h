@@ -1,11 +1,13 @@
-// Flags that several verbs share.
+// Flags that several verbs share, and checks of their values.
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "launch/run_config.h"
+#include "tools/verb.h"
 
 namespace lt2 {
 
@@ -14,15 +16,22 @@ struct ConfigFlags {
   std::vector<std::string> sets;
 
   absl::StatusOr<RunConfig> Load() const { return LoadRunConfig(config, sets); }
+  // For a verb that runs on several ranks: starts the world (output.world), and loads. The first
+  // error of any rank comes back on all. Collective.
+  absl::StatusOr<RunConfig> LoadOnAllRanks(VerbOutput& output) const;
 };
 
+// InvalidArgument on all ranks, naming the first whose text differs from rank 0's: what the run
+// depends on. Collective.
+absl::Status SameOnAllRanks(const std::string& text, Communicator& world);
+
 // CONFIG and --set; `flags` must outlive the parse.
-inline void AddConfigFlags(CLI::App& app, ConfigFlags* flags) {
-  app.add_option("config", flags->config, "a TOML file, or a preset's name")->required();
-  app.add_option("--set", flags->sets,
-                 "section.key=value, the value in TOML or a bare word; may be repeated, the last "
-                 "one wins")
-      ->allow_extra_args(false);
-}
+void AddConfigFlags(CLI::App& app, ConfigFlags* flags);
+
+// Checks of a flag's value that say in plain words what is allowed: whole numbers from `least` to
+// `most` (the largest goes unsaid), finite numbers from `least` on, and numbers above 0 up to 1.
+CLI::Validator WholeNumber(int64_t least, int64_t most = std::numeric_limits<int64_t>::max());
+CLI::Validator NumberFrom(double least);
+CLI::Validator Share();
 
 }  // namespace lt2

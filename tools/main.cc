@@ -1,9 +1,12 @@
 // lt2: pretrains looped linear-time transformers. Each verb lives in its own verb_<name>.cc.
+#include <algorithm>
+#include <cstdlib>
 #include <iostream>
 #include <string>
 
 #include "absl/strings/str_format.h"
 #include "core/config.h"
+#include "core/log.h"
 #include "core/strings.h"
 #include "tools/exit.h"
 #include "tools/verb.h"
@@ -29,7 +32,16 @@ void PrintHelp(const char* program) {
          "LT2_LOG=debug|info|warn chooses what is told.\n";
 }
 
+void WarnOfLogLevel() {
+  const char* level = std::getenv("LT2_LOG");
+  if (level == nullptr || LaunchRank() != 0) return;
+  const std::vector<std::string> levels = {"debug", "info", "warn"};
+  if (std::find(levels.begin(), levels.end(), level) != levels.end()) return;
+  LogWarn(StrCat("LT2_LOG=", level, " is none of debug, info, warn; info is taken"));
+}
+
 int Main(int argc, char** argv) {
+  WarnOfLogLevel();
   const std::string name = argc > 1 ? argv[1] : "";
   if (name == "--help" || name == "-h" || name == "help") {
     PrintHelp(argv[0]);
@@ -53,7 +65,7 @@ int Main(int argc, char** argv) {
                         : name.starts_with("-") ? StrCat("unknown flag '", name, "'")
                                                 : StrCat("unknown verb '", name, "'");
   if (!near.empty()) StrAppend(&message, "; did you mean '", near, "'?");
-  PrintUsageError(StrCat(message, "\nTry: ", argv[0], " --help"));
+  PrintUsageError(StrCat(message, "\nTry: ", argv[0], " --help"), WantsJson(argc, argv));
   return kExitBadInput;
 }
 

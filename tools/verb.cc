@@ -1,7 +1,11 @@
 #include "tools/verb.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstdlib>
-#include <exception>
 #include <iostream>
 #include <memory>
 #include <thread>
@@ -9,6 +13,7 @@
 #include "core/config.h"
 #include "core/log.h"
 #include "core/strings.h"
+#include "parallel/mpi_communicator.h"
 #include "tools/exit.h"
 
 namespace lt2 {
@@ -54,14 +59,6 @@ std::string ExampleText(const std::string& example) {
   return example.empty() ? "" : StrCat("Example:\n  ", WithProgram(example), "\n");
 }
 
-// The rank that mpirun or srun gave this process, 0 where it was started alone.
-int LaunchRank() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
-    if (const char* value = std::getenv(name)) return std::atoi(value);
-  }
-  return 0;
-}
-
 // The app of the sub-verb that was typed, or the verb's own.
 CLI::App* Deepest(CLI::App* app) {
   const std::vector<CLI::App*> chosen = app->get_subcommands();
@@ -96,25 +93,42 @@ std::string Explain(const CLI::ParseError& error, CLI::App& app) {
   return error.what();
 }
 
+// Text of users need not be UTF-8.
+void PrintJson(const nlohmann::json& result) {
+  std::cout << result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+}
+
 int Finish(const absl::Status& status, VerbOutput& output) {
-  // A rank that no communicator has named yet fails like all others: rank 0 speaks for them.
-  const bool alike = LogRank() == 0 && LaunchRank() != 0;
+  const bool speaks = output.world ? output.world->rank() == 0 : LaunchRank() == 0;
   if (!status.ok()) {
     const std::string message(status.message());
-    if (alike) {
-      PrintUsageError(message);
-    } else {
+    if (speaks) {
+      // An agreed status names the rank itself.
+      if (output.world) SetLogRank(0, 1, output.world->host());
       LogError(message);
+    } else if (!output.world) {
+      PrintUsageError(message, /*json=*/false);
     }
     output.exit_code = StatusToExitCode(status);
-    output.result["error"] = std::string(status.message());
+    output.result["error"] = message;
   }
-  if (output.json && LogRank() == 0 && !alike) {
+  if (output.json && speaks) {
     output.result["exit"] = output.exit_code;
-    std::cout << output.result.dump() << std::endl;
+    PrintJson(output.result);
   }
   std::cout.flush();
+  output.world.reset();
   return output.exit_code;
+}
+
+// "lt2 data tokenize", as far as sub-verbs were typed.
+std::string TypedSoFar(CLI::App& app, const std::string& verb) {
+  std::string text = StrCat(program, " ", verb);
+  for (CLI::App* at = &app; !at->get_subcommands().empty();) {
+    at = at->get_subcommands().front();
+    StrAppend(&text, " ", at->get_name());
+  }
+  return text;
 }
 
 }  // namespace
@@ -136,13 +150,29 @@ CLI::App* AddSubverb(CLI::App& app, const std::string& name, const std::string& 
   return sub;
 }
 
-void PrintUsageError(const std::string& message) {
-  if (LaunchRank() == 0) {
-    std::cerr << "error: " << message << std::endl;
-  } else {
-    // Every rank finds the same mistake; the first to leave ends the job, so rank 0 speaks first.
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+int LaunchRank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    if (const char* value = std::getenv(name)) return std::atoi(value);
   }
+  return 0;
+}
+
+void PrintUsageError(const std::string& message, bool json) {
+  const int rank = LaunchRank();
+  if (rank == 0) {
+    std::cerr << "error: " << message << std::endl;
+    if (json) PrintJson({{"error", message}, {"exit", kExitBadInput}});
+    return;
+  }
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  std::array<char, 256> host = {};
+  gethostname(host.data(), host.size() - 1);
+  std::cerr << "rank " << rank << " (" << host.data() << "): error: " << message << std::endl;
+}
+
+bool WantsJson(int argc, char** argv) {
+  return std::any_of(argv, argv + argc,
+                     [](const char* word) { return std::string_view(word) == "--json"; });
 }
 
 int RunVerb(const Verb& verb, int argc, char** argv) {
@@ -165,8 +195,16 @@ int RunVerb(const Verb& verb, int argc, char** argv) {
     std::cout << app.help();
     return kExitDone;
   } catch (const CLI::ParseError& error) {
-    PrintUsageError(StrCat(Explain(error, app), "\nTry: ", program, " ", verb.name, " --help"));
+    PrintUsageError(StrCat(Explain(error, app), "\nTry: ", TypedSoFar(app, verb.name), " --help"),
+                    WantsJson(argc, argv));
     return kExitBadInput;
+  }
+  if (!verb.parallel) {
+    if (LaunchRank() != 0) return kExitDone;
+    if (const int processes = LaunchedProcesses(); processes > 1) {
+      LogWarn(StrCat("lt2 ", verb.name, " runs in one process: of the ", processes,
+                     " that were started only rank 0 works"));
+    }
   }
   return Finish(body(output), output);
 }

@@ -12,11 +12,13 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "parallel/communicator.h"
 
 namespace lt2 {
 
@@ -24,6 +26,9 @@ struct VerbOutput {
   bool json = false;  // --json was given: keep text off standard output
   nlohmann::json result = nlohmann::json::object();  // its last line
   int exit_code = 0;  // of a verb that ends with OK: 75 for a run that was stopped
+  // Of a body that ran on all ranks: they end with one status, rank 0 tells it, and no rank leaves
+  // before it has.
+  std::unique_ptr<Communicator> world;
 };
 
 using VerbBody = std::function<absl::Status(VerbOutput&)>;
@@ -34,6 +39,8 @@ struct Verb {
   std::string example;  // works as typed in a fresh checkout; "{lt2}" is the program
   // Adds the flags (every one with its default) and returns what to run once they are parsed.
   std::function<VerbBody(CLI::App&)> add;
+  // Starts the world itself. Other verbs run on rank 0 alone, whatever mpirun or srun started.
+  bool parallel = false;
 };
 
 // Every line of verbs.def.
@@ -46,7 +53,14 @@ CLI::App* AddSubverb(CLI::App& app, const std::string& name, const std::string& 
 // Parses argv for one verb and runs it; returns the exit code.
 int RunVerb(const Verb& verb, int argc, char** argv);
 
-// Prints an error once: on rank 0 of a job started by mpirun or srun, at once; elsewhere not.
-void PrintUsageError(const std::string& message);
+// The rank that mpirun or srun gave this process, 0 where it was started alone.
+int LaunchRank();
+
+// Prints a mistake that was found before the ranks know each other; with `json` also as the last
+// line of standard output. Rank 0 speaks at once; if it finds the same, its leaving ends the others
+// before they speak.
+void PrintUsageError(const std::string& message, bool json);
+// Whether --json is among the arguments, for mistakes in the others.
+bool WantsJson(int argc, char** argv);
 
 }  // namespace lt2

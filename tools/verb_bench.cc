@@ -2,11 +2,10 @@
 #include <iostream>
 
 #include "absl/strings/str_format.h"
-#include "core/log.h"
 #include "core/status_macros.h"
+#include "core/strings.h"
 #include "launch/bench.h"
 #include "launch/threads.h"
-#include "parallel/mpi_communicator.h"
 #include "tools/device.h"
 #include "tools/flags.h"
 
@@ -21,6 +20,7 @@ struct BenchFlags {
 };
 
 absl::Status RunBenchOp(const BenchFlags& flags, VerbOutput& output) {
+  if (LaunchRank() != 0) return absl::OkStatus();  // of one process
   RETURN_IF_ERROR(ChooseDevice(flags.device).status());
   UseThreadsFor(*MakeGroupOfOne("world"));
   const DType dtype = flags.dtype == "fp64" ? DType::kF64 : DType::kF32;
@@ -48,10 +48,9 @@ absl::Status RunBenchOp(const BenchFlags& flags, VerbOutput& output) {
 
 absl::Status RunBenchStep(const BenchFlags& flags, VerbOutput& output) {
   RETURN_IF_ERROR(ChooseDevice(flags.device).status());
-  ASSIGN_OR_RETURN(const RunConfig config, flags.config.Load());
-  ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> world, StartWorld());
-  SetLogRank(world->rank(), world->size(), world->host());
-  UseThreadsFor(*world);
+  ASSIGN_OR_RETURN(const RunConfig config, flags.config.LoadOnAllRanks(output));
+  Communicator* const world = output.world.get();
+  RETURN_IF_ERROR(SameOnAllRanks(StrCat(config.ToToml(), "\n", flags.steps), *world));
   ASSIGN_OR_RETURN(const StepTiming t, BenchStep(config, flags.steps, *world));
   if (!output.json && world->rank() == 0) {
     std::cout << absl::StrFormat(
@@ -84,7 +83,7 @@ Verb BenchVerb() {
                                       "{lt2} bench op gated_delta_rule --repeats 3");
             op->add_option("ops", flags->ops, "operators; none: all");
             op->add_option("--repeats", flags->repeats, "runs after warm-up")
-                ->check(CLI::PositiveNumber);
+                ->check(WholeNumber(1, 1000000));
             op->add_option("--dtype", flags->dtype, "fp32 or fp64")
                 ->check(CLI::IsMember({"fp32", "fp64"}));
             AddDeviceFlag(*op, &flags->device);
@@ -92,12 +91,13 @@ Verb BenchVerb() {
                 AddSubverb(app, "step", "Times whole optimizer steps on random tokens.",
                            "{lt2} bench step lt2-tiny --steps 5");
             AddConfigFlags(*step, &flags->config);
-            step->add_option("--steps", flags->steps, "timed ones")->check(CLI::PositiveNumber);
+            step->add_option("--steps", flags->steps, "timed ones")->check(WholeNumber(1, 1000000));
             AddDeviceFlag(*step, &flags->device);
             return [flags, op](VerbOutput& output) {
               return op->parsed() ? RunBenchOp(*flags, output) : RunBenchStep(*flags, output);
             };
-          }};
+          },
+          .parallel = true};
 }
 
 }  // namespace lt2

@@ -18,18 +18,25 @@ std::string MiB(int64_t bytes) {
   return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
-nlohmann::json ToJson(const CheckpointSummary& checkpoint) {
-  nlohmann::json json = {{"path", checkpoint.directory.path}, {"step", checkpoint.directory.step},
-                         {"tokens", checkpoint.info.tokens},  {"mesh", checkpoint.info.mesh},
-                         {"tensors", checkpoint.tensors},     {"bytes", checkpoint.bytes},
-                         {"sound", checkpoint.soundness.ok()}};
+// What a summary's soundness stands for: every byte was read, or only the manifest, the files'
+// sizes and their frames.
+const char* SoundnessName(bool verified) { return verified ? "sound" : "opens"; }
+
+nlohmann::json ToJson(const CheckpointSummary& checkpoint, bool verified) {
+  nlohmann::json json = {{"path", checkpoint.directory.path},
+                         {"step", checkpoint.directory.step},
+                         {"tokens", checkpoint.info.tokens},
+                         {"mesh", checkpoint.info.mesh},
+                         {"tensors", checkpoint.tensors},
+                         {"bytes", checkpoint.bytes},
+                         {SoundnessName(verified), checkpoint.soundness.ok()}};
   if (!checkpoint.soundness.ok()) json["error"] = std::string(checkpoint.soundness.message());
   return json;
 }
 
-void Print(const std::vector<CheckpointSummary>& checkpoints) {
-  std::cout << absl::StrFormat("%10s %14s %12s %6s  %-30s %s\n", "step", "tokens", "size", "sound",
-                               "mesh", "path");
+void Print(const std::vector<CheckpointSummary>& checkpoints, bool verified) {
+  std::cout << absl::StrFormat("%10s %14s %12s %6s  %-30s %s\n", "step", "tokens", "size",
+                               SoundnessName(verified), "mesh", "path");
   for (const CheckpointSummary& c : checkpoints) {
     std::cout << absl::StrFormat("%10d %14d %12s %6s  %-30s %s\n", c.directory.step, c.info.tokens,
                                  MiB(c.bytes), c.soundness.ok() ? "yes" : "NO", c.info.mesh,
@@ -43,12 +50,12 @@ absl::Status List(const std::string& path, bool verify, VerbOutput& output) {
   output.result["checkpoints"] = nlohmann::json::array();
   std::string damages;
   for (const CheckpointSummary& checkpoint : checkpoints) {
-    output.result["checkpoints"].push_back(ToJson(checkpoint));
+    output.result["checkpoints"].push_back(ToJson(checkpoint, verify));
     if (!checkpoint.soundness.ok()) {
       StrAppend(&damages, damages.empty() ? "" : "\n", std::string(checkpoint.soundness.message()));
     }
   }
-  if (!output.json) Print(checkpoints);
+  if (!output.json) Print(checkpoints, verify);
   if (damages.empty()) return absl::OkStatus();
   if (verify) return absl::DataLossError(damages);
   LogWarn(damages);

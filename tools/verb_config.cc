@@ -87,7 +87,7 @@ Verb ConfigVerb() {
                 "{lt2} config check lt2-tiny --ranks 2");
             AddConfigFlags(*check, flags.get());
             check->add_option("--ranks", *ranks, "how many ranks it is to run on")
-                ->check(CLI::PositiveNumber);
+                ->check(WholeNumber(1, 1 << 20));
             CLI::App* presets =
                 AddSubverb(app, "presets", "Lists the presets.", "{lt2} config presets");
             return [=](VerbOutput& output) {

@@ -9,6 +9,7 @@
 #include "core/trace.h"
 #include "data/inspect.h"
 #include "data/tokenize.h"
+#include "tools/flags.h"
 #include "tools/progress_line.h"
 #include "tools/verb.h"
 
@@ -96,7 +97,7 @@ Verb DataVerb() {
             tokenize
                 ->add_option("--tokens-per-shard", options->tokens_per_shard,
                              "a shard ends before the document that would exceed it")
-                ->check(CLI::PositiveNumber);
+                ->check(WholeNumber(1, int64_t{1} << 40));
             CLI::App* inspect = AddSubverb(
                 app, "inspect",
                 "Reads a folder of token shards whole: what it holds, and whether "

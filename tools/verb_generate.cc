@@ -3,12 +3,15 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "core/allocator.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
+#include "launch/memory_plan.h"
 #include "launch/model_loader.h"
 #include "launch/threads.h"
 #include "model/decoder.h"
 #include "tools/device.h"
+#include "tools/flags.h"
 
 namespace lt2 {
 namespace {
@@ -46,6 +49,18 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(const GenerateFlags& flags,
   return ids;
 }
 
+// The caches of a generation must fit beside what is loaded.
+absl::Status CheckCaches(const LoadedModel& loaded, int64_t prompt, int64_t max_tokens) {
+  const MetaMeter meter;
+  const auto states =
+      loaded.model->MakeStates(1, prompt + max_tokens, loaded.dtype, {Backend::kMeta});
+  const int64_t needed = meter.memory().live, budget = HostMemoryBudget(1);
+  if (needed <= budget) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat("--max-tokens ", max_tokens, " after a prompt of ", prompt, " needs caches of ",
+             needed >> 20, " MiB; there are ", budget >> 20, ": sample fewer tokens"));
+}
+
 absl::Status RunGenerate(const GenerateFlags& flags, VerbOutput& output) {
   ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device));
   UseThreadsFor(*MakeGroupOfOne("world"));
@@ -55,6 +70,7 @@ absl::Status RunGenerate(const GenerateFlags& flags, VerbOutput& output) {
   const int64_t vocab = loaded.config.model.vocab;
   ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, PromptIds(flags, *tokenizer, vocab));
 
+  RETURN_IF_ERROR(CheckCaches(loaded, static_cast<int64_t>(prompt.size()), flags.max_tokens));
   Stream stream{.device = device};
   const int64_t capacity = static_cast<int64_t>(prompt.size()) + flags.max_tokens;
   Decoder decoder(*loaded.model, stream, 1, capacity, loaded.dtype);
@@ -90,17 +106,19 @@ Verb GenerateVerb() {
             app.add_option("checkpoint", flags->checkpoint, "a checkpoint or a run directory")
                 ->required();
             app.add_option("--prompt", flags->prompt, "text to go on from");
-            app.add_option("--ids", flags->ids, "token ids instead of text: 1,2,3");
+            app.add_option("--ids", flags->ids, "token ids instead of text: 1,2,3")
+                ->excludes("--prompt");
             app.add_option("--max-tokens", flags->max_tokens, "how many to sample")
-                ->check(CLI::PositiveNumber);
+                ->check(WholeNumber(1, 1 << 30));
             app.add_option("--temperature", flags->sample.temperature, "0: always the likeliest")
-                ->check(CLI::NonNegativeNumber);
+                ->check(NumberFrom(0));
             app.add_option("--top-k", flags->sample.top_k, "among the k likeliest; 0: all")
-                ->check(CLI::NonNegativeNumber);
+                ->check(WholeNumber(0));
             app.add_option("--top-p", flags->sample.top_p,
                            "among the likeliest that together have this probability")
-                ->check(CLI::Range(0.0, 1.0));
-            app.add_option("--seed", flags->sample.seed, "the same seed, the same text");
+                ->check(Share());
+            app.add_option("--seed", flags->sample.seed, "the same seed, the same text")
+                ->check(WholeNumber(0));
             AddDeviceFlag(app, &flags->device);
             return [flags](VerbOutput& output) { return RunGenerate(*flags, output); };
           }};

@@ -1,8 +1,11 @@
 // lt2 score: log-probabilities of given token ids; the parity door for other programs.
+#include <filesystem>
 #include <iostream>
 #include <sstream>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "core/file.h"
 #include "core/hdf5.h"
 #include "core/status_macros.h"
@@ -23,23 +26,18 @@ struct ScoreFlags {
 absl::StatusOr<std::vector<std::vector<int32_t>>> ReadSequences(const std::string& path,
                                                                 int64_t vocab) {
   ASSIGN_OR_RETURN(std::string text, FileSystem::Get().ReadFile(path));
-  for (char& c : text) c = c == ',' ? ' ' : c;
   std::vector<std::vector<int32_t>> sequences;
   std::istringstream lines(text);
   std::string line;
   for (int64_t number = 1; std::getline(lines, line); ++number) {
-    std::istringstream words(line);
     std::vector<int32_t> ids;
-    int64_t id = 0;
-    while (words >> id) {
-      if (id < 0 || id >= vocab) {
-        return absl::InvalidArgumentError(
-            StrCat(path, ":", number, ": token id ", id, " is outside the vocabulary of ", vocab));
+    for (const auto word : absl::StrSplit(line, absl::ByAnyChar(", \t\r"), absl::SkipEmpty())) {
+      int32_t id = 0;
+      if (!absl::SimpleAtoi(word, &id) || id < 0 || id >= vocab) {
+        return absl::InvalidArgumentError(StrCat(path, ":", number, ": '", std::string(word),
+                                                 "' is no token id; they are 0 to ", vocab - 1));
       }
-      ids.push_back(static_cast<int32_t>(id));
-    }
-    if (!words.eof()) {
-      return absl::InvalidArgumentError(StrCat(path, ":", number, ": not a list of token ids"));
+      ids.push_back(id);
     }
     if (!ids.empty()) sequences.push_back(std::move(ids));
   }
@@ -47,8 +45,20 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadSequences(const std::strin
   return sequences;
 }
 
+bool SameFile(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  return fs::weakly_canonical(fs::absolute(a), error) ==
+             fs::weakly_canonical(fs::absolute(b), error) ||
+         fs::equivalent(a, b, error);
+}
+
 absl::Status RunScore(const ScoreFlags& flags, VerbOutput& output) {
   ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device));
+  if (!flags.out.empty() && SameFile(flags.out, flags.ids_file)) {
+    return absl::InvalidArgumentError(
+        StrCat("--out ", flags.out, " would replace --ids-file; name another file"));
+  }
   UseThreadsFor(*MakeGroupOfOne("world"));
   const DType dtype = flags.precision == "fp64" ? DType::kF64 : DType::kF32;
   ASSIGN_OR_RETURN(const LoadedModel loaded, LoadModel(flags.checkpoint, dtype));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/config_range.h"
 #include "core/philox.h"
 #include "core/strings.h"
 
@@ -91,12 +92,13 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Config, ReportsEveryMistakeOnce) {
   const ConfigTable root = Parsed("[model]\nlayers = \"a\"\nnam = 1\ngate = 0\n[x]\n");
   ASSERT_FALSE(ReadAll(root).ok());
-  root.Table("model").AddError("layers", "must be positive");
+  root.Table("model").AddError("layers", "must be positive");  // follows from the first
+  EXPECT_TRUE(root.Table("model").Wrong("layers"));
+  EXPECT_FALSE(root.Table("model").Wrong("width"));
   root.Table("model").AddError("width", "is required");
   EXPECT_EQ(MessageOf(ReadAll(root)),  // the second reading adds nothing
             "run.toml:2: model.layers: wants an integer, got the string \"a\"\n"
             "run.toml:4: model.gate: wants true or false, got the integer 0\n"
-            "run.toml:2: model.layers: must be positive\n"
             "run.toml:1: model.width: is required\n"
             "run.toml:3: model.nam: unknown key; did you mean 'name'?\n"
             "run.toml:5: x: unknown key; known here: model, data");
@@ -128,6 +130,35 @@ TEST(Config, ErrorsOfAbsentTablesReachTheRoot) {
   const ConfigTable root = Parsed("");
   root.Table("model").Table("gdn").AddError("heads", "is required");
   EXPECT_EQ(MessageOf(root.Finish()), "run.toml: model.gdn.heads: is required");
+}
+
+TEST(Config, WhatIsNoTableHasNoMissingKeys) {
+  const ConfigTable root = Parsed("model = 3\n");
+  root.Table("model").AddError("width", "is required");
+  root.Table("model").Table("gdn").AddError("heads", "is required");
+  EXPECT_EQ(MessageOf(root.Finish()), "run.toml:1: model: wants a table, got the integer 3");
+}
+
+TEST(ConfigRange, MistakesNameWhatIsAllowed) {
+  const ConfigTable root = Parsed(
+      "low = 0\nhigh = 11\ntext = \"5\"\nfive = 5\nnan = nan\nzero = 0.0\ninf = inf\nhalf = 0.5\n");
+  int64_t five = 1, number = 1;
+  for (const char* key : {"low", "high", "text"}) ReadInRange(root, key, 1, 10, &number);
+  ReadInRange(root, "five", 1, 10, &five);
+  double half = 1, value = 1;
+  ReadInRange(root, "nan", 0.0, 1.0, &value);
+  ReadPositive(root, "zero", &value);
+  ReadPositive(root, "inf", &value);
+  ReadPositive(root, "half", &half);
+  EXPECT_EQ(five, 5);
+  EXPECT_EQ(half, 0.5);
+  EXPECT_EQ(MessageOf(root.Finish()),
+            "run.toml:1: low: must be from 1 to 10, is 0\n"
+            "run.toml:2: high: must be from 1 to 10, is 11\n"
+            "run.toml:3: text: wants an integer, got the string \"5\"\n"
+            "run.toml:5: nan: must be from 0 to 1, is nan\n"
+            "run.toml:6: zero: must be a finite number above 0, is 0\n"
+            "run.toml:7: inf: must be a finite number above 0, is inf");
 }
 
 TEST(Config, AcceptTakesATableWhole) {
@@ -230,7 +261,7 @@ TEST(Config, MergeFillsWhatIsMissingAtAnyDepth) {
   EXPECT_NE(message.find("p.toml:6: model.gdn.headz: unknown key; did you mean 'heads'?"),
             std::string::npos)
       << message;
-  EXPECT_EQ(preset.Table("model").Keys().size(), 4u);  // untouched
+  EXPECT_EQ(preset.ToToml().find("layers = 7"), std::string::npos);  // untouched
 }
 
 TEST(NearestName, IsNearOrNothing) {

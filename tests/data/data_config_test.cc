@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/data/temporary_folder.h"
-
 namespace lt2 {
 namespace {
 
@@ -58,19 +56,6 @@ TEST(DataConfig, MistakesComeTogether) {
     EXPECT_NE(status.message().find(part), std::string::npos) << part << " in " << status;
   }
   EXPECT_TRUE(absl::IsInvalidArgument(ReadText("[data]\nsequence = 8\n", &config)));
-}
-
-TEST(DataConfig, RelativePathsAreLookedUpBesideTheFileFirst) {
-  const TemporaryFolder folder;
-  folder.Write("here.txt", "x");
-  DataConfig config;
-  config.train = {{.path = "here.txt"}, {.path = "elsewhere.txt"}, {.path = "/abs.txt"}};
-  config.valid = "here.txt";
-  ResolvePaths(folder(""), &config);
-  EXPECT_EQ(config.train[0].path, folder("here.txt"));
-  EXPECT_EQ(config.train[1].path, "elsewhere.txt");
-  EXPECT_EQ(config.train[2].path, "/abs.txt");
-  EXPECT_EQ(config.valid, folder("here.txt"));
 }
 
 }  // namespace

@@ -118,6 +118,7 @@ struct Forged {
   int64_t version = 1, vocab = 100, tokens = 4, documents = 2;
   std::vector<int64_t> starts = {0, 2};
   h5::Type type = h5::Type::kU16;
+  std::string without;  // an attribute or a dataset that is left out
 };
 
 absl::Status OpenForged(const std::string& path, const Forged& forged) {
@@ -128,13 +129,16 @@ absl::Status OpenForged(const std::string& path, const Forged& forged) {
   EXPECT_TRUE(file.SetAttribute("/", "tokens", forged.tokens).ok());
   EXPECT_TRUE(file.SetAttribute("/", "documents", forged.documents).ok());
   for (const char* name : {"tokenizer", "tokenizer_hash", "content_hash"}) {
+    if (forged.without == name) continue;
     EXPECT_TRUE(file.SetAttribute("/", name, std::string("x")).ok());
   }
   const int64_t tokens = forged.type == h5::Type::kU16 ? 4 : 2;
   EXPECT_TRUE(file.Write("tokens", forged.type, {tokens}, ids.data()).ok());
-  EXPECT_TRUE(file.Write("document_starts", h5::Type::kI64,
-                         {static_cast<int64_t>(forged.starts.size())}, forged.starts.data())
-                  .ok());
+  if (forged.without != "document_starts") {
+    EXPECT_TRUE(file.Write("document_starts", h5::Type::kI64,
+                           {static_cast<int64_t>(forged.starts.size())}, forged.starts.data())
+                    .ok());
+  }
   EXPECT_TRUE(file.Close().ok());
   return Shard::Open(path).status();
 }
@@ -154,6 +158,9 @@ TEST(Shard, HeaderAndContentMustAgree) {
   EXPECT_TRUE(absl::IsDataLoss(OpenForged(path, {.starts = {0, 0}})));
   EXPECT_TRUE(absl::IsDataLoss(OpenForged(path, {.starts = {0, 4}})));
   EXPECT_TRUE(absl::IsDataLoss(OpenForged(path, {.type = h5::Type::kI32})));
+  for (const char* name : {"tokenizer", "content_hash", "document_starts"}) {
+    EXPECT_TRUE(absl::IsDataLoss(OpenForged(path, {.without = name}))) << name;
+  }
 }
 
 // Every cut is noticed and named; a flipped byte outside the tokens too, or it changes nothing.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/hdf5.h"
 #include "core/strings.h"
 #include "data/inspect.h"
 #include "data/shard.h"
@@ -68,6 +69,7 @@ TEST(TokenizeFiles, BadInputIsNamed) {
   const absl::Status broken = status(folder.Write("b.jsonl", "{\"text\": \"x\n"));
   EXPECT_NE(broken.message().find("b.jsonl:1: is not JSON"), std::string::npos) << broken;
   EXPECT_FALSE(FileSystem::Get().Exists(folder("out")));
+  EXPECT_FALSE(FileSystem::Get().Exists(folder("out.tmp")));
   const absl::Status tokenizer =
       TokenizeFiles({.inputs = {folder("empty.txt")}, .tokenizer = "t.json", .out = folder("out")})
           .status();
@@ -118,6 +120,28 @@ TEST_F(InspectShardsTest, NoticesChangedTokens) {
   EXPECT_FALSE(report.shards[0].content_ok);
   EXPECT_TRUE(report.shards[0].ids_ok);
   EXPECT_TRUE(absl::IsDataLoss(report.Verdict()));
+}
+
+TEST_F(InspectShardsTest, NoticesShardsOfAnotherVocabulary) {
+  const std::string path = folder_("out/shard-00001.h5");
+  const Shard old = *Shard::Open(path);
+  h5::File file = *h5::File::Create(folder_("out/shard-00002.h5"));
+  ASSERT_TRUE(file.SetAttribute("/", "format_version", int64_t{1}).ok());
+  ASSERT_TRUE(file.SetAttribute("/", "vocab_size", int64_t{300}).ok());
+  ASSERT_TRUE(file.SetAttribute("/", "tokens", old.header().tokens).ok());
+  ASSERT_TRUE(file.SetAttribute("/", "documents", old.header().documents).ok());
+  ASSERT_TRUE(file.SetAttribute("/", "tokenizer", old.header().tokenizer).ok());
+  ASSERT_TRUE(file.SetAttribute("/", "tokenizer_hash", old.header().tokenizer_hash).ok());
+  ASSERT_TRUE(file.SetAttribute("/", "content_hash", old.header().content_hash).ok());
+  ASSERT_TRUE(
+      file.Write("tokens", h5::Type::kU16, {old.header().tokens}, old.token_bytes().data()).ok());
+  ASSERT_TRUE(file.Write("document_starts", h5::Type::kI64, {old.header().documents},
+                         old.document_starts().data())
+                  .ok());
+  ASSERT_TRUE(file.Close().ok());
+  const absl::Status verdict = InspectShards(folder_("out"))->Verdict();
+  EXPECT_TRUE(absl::IsInvalidArgument(verdict)) << verdict;
+  EXPECT_NE(verdict.message().find("shard-00002.h5: was made with"), std::string::npos) << verdict;
 }
 
 TEST_F(InspectShardsTest, NoticesIdsOutsideTheVocabulary) {

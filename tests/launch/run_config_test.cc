@@ -79,7 +79,7 @@ TEST(RunConfig, MistakesOfAllSectionsAreReportedTogether) {
        {"--set run.sede: run.sede: unknown key; did you mean 'seed'?",
         "model.heads: 3 does not divide",
         "data.sequence: wants an integer, got the string \"long\"",
-        "batch.micro_batch: must be at least", "optimizer.lr: ", "schedule.kind: wants one of",
+        "batch.micro_batch: must be from 1 to", "optimizer.lr: ", "schedule.kind: wants one of",
         "parallel.tp: ", "checkpoint.files: \"node\"", "log.every: must be above 0",
         "--set sweeps.x: sweeps: unknown key"}) {
     EXPECT_NE(message.find(part), std::string::npos) << part << "\n in \n" << message;
@@ -90,12 +90,41 @@ TEST(RunConfig, CrossChecks) {
   EXPECT_EQ(Refusal({"batch.tokens=100"}),
             "--set batch.tokens: batch.tokens: 100 is not a multiple of data.sequence 32 × "
             "micro_batch 2 × parallel.dp 1 = 64; the nearest are 64 and 128");
-  EXPECT_NE(Refusal({"parallel.dp=3"}).find("× parallel.dp 3 = 192; the nearest are 192"),
+  EXPECT_NE(Refusal({"parallel.dp=3"}).find("× parallel.dp 3 = 192; the nearest is 192"),
             std::string::npos);
   EXPECT_EQ(
       Refusal({"schedule.warmup=2000 tokens"}),
       "--set schedule.warmup: schedule.warmup: warmup is 2000 tokens, longer than total, 1280");
   EXPECT_NE(Refusal({"parallel.precision=bf16"}).find("use \"fp32\""), std::string::npos);
+}
+
+TEST(RunConfig, AMistakeIsToldWithoutWhatFollowsFromIt) {
+  EXPECT_EQ(Refusal({"model=3"}), "--set model: model: wants a table, got the integer 3");
+  EXPECT_EQ(Refusal({"data.sequence=long"}),
+            "--set data.sequence: data.sequence: wants an integer, got the string \"long\"");
+  EXPECT_EQ(Refusal({"batch.tokens=many"}),
+            "--set batch.tokens: batch.tokens: wants an integer, got the string \"many\"");
+}
+
+TEST(RunConfig, WhatCannotBeCountedIsRefused) {
+  EXPECT_NE(Refusal({"schedule.total=9e15 steps"}).find("more than 9e15 tokens"),
+            std::string::npos);
+  EXPECT_NE(Refusal({"batch.tokens=9000000000000000"}).find("batch.tokens: must be from 1 to"),
+            std::string::npos);
+  EXPECT_NE(Refusal({"data.sequence=67108864", "batch.micro_batch=1048576", "model.ffn=4096",
+                     "batch.tokens=70368744177664"})
+                .find("batch."),
+            std::string::npos);
+  EXPECT_NE(Refusal({"data.sequence=67108864", "batch.tokens=67108864", "batch.micro_batch=1",
+                     "model.width=1048576", "model.layers=64", "model.heads=256"})
+                .find("need more than any machine has"),
+            std::string::npos);
+  for (const char* set :
+       {"optimizer.lr=nan", "optimizer.lr=1e9", "optimizer.eps=0", "optimizer.clip=-1",
+        "optimizer.weight_decay=inf", "optimizer.betas=[0.9, 1.0]", "optimizer.betas=[nan, 0.9]"}) {
+    const std::string key = std::string(set).substr(0, std::string(set).find('='));
+    EXPECT_TRUE(Refusal({set}).starts_with("--set " + key + ": " + key + ": ")) << Refusal({set});
+  }
 }
 
 TEST(RunConfig, TheMeshMustDivideTheBatch) {

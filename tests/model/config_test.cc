@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace lt2 {
 namespace {
 
@@ -42,6 +44,40 @@ TEST(ModelConfig, MistakesSayWhatIsAllowed) {
               HasSubstr("6 is not a multiple of heads 4"));
   EXPECT_THAT(ErrorOf("layers = 0\nheads = 4\nvocab = 10"),
               testing::AllOf(HasSubstr("width"), HasSubstr("layers")));
+}
+
+TEST(ModelConfig, BoundsAreNamed) {
+  const std::string good = kGood;
+  EXPECT_THAT(ErrorOf(good + "mixers = []"), HasSubstr("must name at least one kind of: "));
+  EXPECT_THAT(ErrorOf(good + "ffn = 10000000000"),
+              HasSubstr("ffn: must be from 1 to 8388608, is 10000000000"));
+  EXPECT_THAT(ErrorOf(good + "loops = 0"), HasSubstr("loops: must be from 1 to 4096, is 0"));
+  EXPECT_THAT(ErrorOf("width = 32\nlayers = 4000\nloops = 4000\nheads = 4\nvocab = 10\n"),
+              HasSubstr("are more than 65536"));
+  EXPECT_THAT(ErrorOf("width = 99999999999999\nlayers = 1\nheads = 4\nvocab = 99999999999999"),
+              testing::AllOf(HasSubstr("width: must be from 1 to 1048576"),
+                             HasSubstr("vocab: must be from 1 to 16777216")));
+  for (const char* line :
+       {"norm_eps = 0", "norm_eps = nan", "rope_theta = -1.0", "rope_theta = inf",
+        "mixers = ['gdn']\n[gdn]\nnorm_eps = 0.0", "mixers = ['gdn']\n[gdn]\nexpand_v = inf"}) {
+    EXPECT_THAT(ErrorOf(good + line), HasSubstr("must be a finite number above 0")) << line;
+  }
+  EXPECT_THAT(ErrorOf(good + "mixers = ['gdn']\n[gdn]\nheads = 0\nhead_dim = 99999"),
+              testing::AllOf(HasSubstr("heads: must be from 1 to 4096, is 0"),
+                             HasSubstr("head_dim: must be from 1 to 4096, is 99999")));
+}
+
+TEST(ModelConfig, OneMistakeGivesOneLine) {
+  const auto lines = [](const std::string& toml) {
+    const std::string text = ErrorOf(toml);
+    return std::count(text.begin(), text.end(), '\n') + 1;
+  };
+  EXPECT_EQ(lines("width = 'wide'\nlayers = 5\nheads = 4\nvocab = 10\n"), 1);
+  EXPECT_EQ(lines("width = 32\nlayers = 5\nheads = -4\nvocab = 10\n[gdn]\nheads = 2"), 1);
+  EXPECT_EQ(lines("width = 32\nlayers = 0\nheads = 4\nvocab = 10\nmixers = ['gdn']\n[gdn]\n"
+                  "heads = 2"),
+            1);
+  EXPECT_EQ(lines("width = 30\nlayers = 5\nheads = 4\nvocab = 10\n"), 1);
 }
 
 TEST(ModelConfig, Layouts) {

@@ -103,7 +103,7 @@ TEST(OptimizerConfig, ReadsAndRefuses) {
       *ConfigTable::Parse("lr = -1\nbetas = [0.9, 1.0]\nskip_limit = -2\nepsilon = 1", "run.toml");
   OptimizerConfig::Read(table);
   const std::string errors = table.Finish().ToString();
-  EXPECT_THAT(errors, HasSubstr("lr: wants a number of at least 0, got -1"));
+  EXPECT_THAT(errors, HasSubstr("lr: must be from 0 to 1000, is -1"));
   EXPECT_THAT(errors, HasSubstr("betas: wants two numbers"));
   EXPECT_THAT(errors, HasSubstr("skip_limit"));
   EXPECT_THAT(errors, HasSubstr("epsilon: unknown key"));

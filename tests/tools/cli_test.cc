@@ -164,6 +164,18 @@ INSTANTIATE_TEST_SUITE_P(
         BadUse{"config show lt2-tiny --set model.layrs=3",
                "model.layrs: unknown key; did you mean 'layers'?"},
         BadUse{"config show lt2-tiny --set nonsense", "wants section.key=value"},
+        BadUse{"config show lt2-tiny --set model.mixers=[]", "must name at least one kind"},
+        BadUse{"data tokenize", "Try: " LT2_PROGRAM " data tokenize --help"},
+        BadUse{"train lt2-tiny --max-steps -1", "wants a whole number of at least 0, got -1"},
+        BadUse{"train lt2-tiny --max-minutes nan", "wants a number of at least 0, got nan"},
+        BadUse{"train lt2-tiny --max-minutes -1", "wants a number of at least 0, got -1"},
+        BadUse{"generate x --prompt a --temperature nan", "wants a number of at least 0, got nan"},
+        BadUse{"generate x --prompt a --top-p 0", "wants a number above 0 and up to 1, got 0"},
+        BadUse{"generate x --prompt a --top-p nan", "wants a number above 0 and up to 1, got nan"},
+        BadUse{"generate x --prompt a --max-tokens 0", "from 1 to 1073741824, got 0"},
+        BadUse{"generate x --prompt a --ids 1", "--ids"},
+        BadUse{"score x --ids-file a --out ./a", "would replace --ids-file"},
+        BadUse{"score x --ids-file a --out a", "would replace --ids-file"},
         BadUse{"config check lt2-tiny --ranks 3", "is not a multiple of"},
         BadUse{"config check lt2-tiny --set data.valid=none.txt", "none.txt: no such file"},
         BadUse{"data inspect /nowhere/at/all", "/nowhere/at/all"},
@@ -190,6 +202,87 @@ TEST(Cli, JsonIsTheLastLineAlsoOfAnError) {
   EXPECT_EQ(LastLine(bad.out)["exit"], 2) << bad.out;
   EXPECT_NE(std::string(LastLine(bad.out)["error"]).find("did you mean 'seed'?"),
             std::string::npos);
+}
+
+TEST(Cli, JsonIsTheLastLineOfWrongFlagsToo) {
+  for (const char* arguments : {"train lt2-tiny --max-step 3 --json", "trian --json",
+                                "data tokenize --json", "config --json shwo"}) {
+    const Outcome bad = Shell(std::string(LT2_PROGRAM " ") + arguments + " 2>/dev/null");
+    EXPECT_EQ(bad.exit, 2) << arguments;
+    const nlohmann::json line = LastLine(bad.out);
+    ASSERT_TRUE(line.is_object()) << arguments << ": " << bad.out;
+    EXPECT_EQ(line["exit"], 2) << arguments;
+    EXPECT_FALSE(std::string(line["error"]).empty()) << arguments;
+  }
+}
+
+TEST(Cli, TextThatIsNoUtf8StillGivesJson) {
+  const Outcome bad =
+      Shell("printf 'x\\377y' | xargs " LT2_PROGRAM " ckpt show --json 2>/dev/null");
+  const nlohmann::json line = LastLine(bad.out);
+  ASSERT_TRUE(line.is_object()) << bad.out;
+  EXPECT_EQ(line["exit"], 2);
+}
+
+TEST(Cli, AnUnknownLogLevelIsToldOnce) {
+  const Outcome outcome = Shell("LT2_LOG=bogus " LT2_PROGRAM " config presets 2>&1 >/dev/null");
+  EXPECT_EQ(outcome.exit, 0);
+  EXPECT_EQ(outcome.out, "warning: LT2_LOG=bogus is none of debug, info, warn; info is taken\n");
+}
+
+// A model of one step.
+class TrainedModel : public Folder {
+ protected:
+  void SetUp() override {
+    Folder::SetUp();
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += "Line " + std::to_string(i * 7919 % 1000) + " here.\n\n";
+    Write("text.txt", text);
+    const std::string config =
+        Write("small.toml",
+              "[model]\nwidth = 16\nlayers = 2\nheads = 2\nffn = 32\nvocab = 256\n"
+              "[data]\ntrain = [{ path = \"text.txt\" }]\nsequence = 16\n"
+              "[batch]\ntokens = 32\n[schedule]\ntotal = \"1 steps\"\n");
+    run_ = (path_ / "run").string();
+    const Outcome trained = Lt2("train " + config + " --run-dir " + run_);
+    ASSERT_EQ(trained.exit, 0) << trained.out;
+  }
+  std::string run_;
+};
+
+TEST_F(TrainedModel, TheRunKnowsItsFolder) {
+  const Outcome config = Shell("cat " + run_ + "/config.toml");
+  EXPECT_NE(config.out.find("\ndir = \"" + run_ + "\"\n"), std::string::npos) << config.out;
+  const Outcome listed = Lt2("ckpt ls " + run_);
+  EXPECT_NE(listed.out.find(" opens "), std::string::npos) << listed.out;
+}
+
+TEST_F(TrainedModel, GeneratesWithinMemoryAndInJson) {
+  const Outcome made = Shell(LT2_PROGRAM " generate " + run_ +
+                             " --prompt a --max-tokens 40 --json --temperature 5 2>/dev/null");
+  EXPECT_EQ(made.exit, 0) << made.out;
+  const nlohmann::json line = LastLine(made.out);
+  ASSERT_TRUE(line.is_object()) << made.out;
+  EXPECT_EQ(line["ids"].size(), 40u);
+  const Outcome large = Lt2("generate " + run_ + " --prompt a --max-tokens 1073741824");
+  EXPECT_EQ(large.exit, 2) << large.out;
+  EXPECT_NE(large.out.find("sample fewer tokens"), std::string::npos) << large.out;
+  const Outcome both = Lt2("generate " + run_ + " --prompt a --ids 1");
+  EXPECT_EQ(both.exit, 2) << both.out;
+}
+
+TEST_F(TrainedModel, ScoreNamesTheLineOfAnIdThatIsNone) {
+  const std::string good = Write("good.txt", "1 2,3\n\n4\t5\r\n");
+  const Outcome scored = Lt2("score " + run_ + " --ids-file " + good);
+  EXPECT_EQ(scored.exit, 0) << scored.out;
+  for (const char* word : {"99999999999999999999", "256", "-1", "x", "1.5"}) {
+    const std::string bad = Write("bad.txt", std::string("1 2\n3 ") + word + "\n");
+    const Outcome outcome = Lt2("score " + run_ + " --ids-file " + bad);
+    EXPECT_EQ(outcome.exit, 2) << outcome.out;
+    EXPECT_NE(outcome.out.find("bad.txt:2: '" + std::string(word) + "' is no token id"),
+              std::string::npos)
+        << outcome.out;
+  }
 }
 
 TEST(Cli, VersionNamesTheLibraries) {

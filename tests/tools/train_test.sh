@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Whole runs of the program under mpirun, and what may befall them.
-#   train_test.sh PROGRAM resume|damage|death|space
+#   train_test.sh PROGRAM resume|damage|death|space|ranks
 set -euo pipefail
 
 lt2=$1
@@ -175,6 +175,40 @@ test_space() {
   grep -q "No space left.*$(basename "$good")\|$(basename "$good").*No space left" "$folder/space.log" ||
     fail "the message names neither the reason nor the last good checkpoint, $good"
   expect 0 "$lt2" ckpt verify "$good" > "$folder/verify.log" 2>&1
+}
+
+# once LOG TEXT: in exactly one line.
+once() {
+  [ "$(grep -c -- "$2" "$folder/$1.log")" = 1 ] || fail "'$2' is not once in $1.log"
+}
+
+test_ranks() {
+  local config=$folder/config.toml code=0
+  mpirun -n 1 "$lt2" train "$config" --run-dir "$folder/run" : \
+    -n 1 "$lt2" train "$folder/nope.toml" --run-dir "$folder/run" --json \
+    > "$folder/missing.log" 2>&1 < /dev/null || code=$?
+  [ "$code" = 2 ] || fail "a rank without its configuration: $code, not 2"
+  once missing "error: rank 1 (.*nope.toml"
+
+  expect 2 mpirun -n 1 "$lt2" train "$config" --run-dir "$folder/run" : \
+    -n 1 "$lt2" train "$config" --run-dir "$folder/run" --set optimizer.lr=1.0 \
+    > "$folder/differ.log" 2>&1 < /dev/null
+  once differ "error: rank 1 (.*runs another configuration than rank 0"
+  [ ! -e "$folder/run" ] || fail "a run was begun all the same"
+
+  expect 2 mpirun -n 2 "$lt2" train "$folder/nope.toml" --json > "$folder/all.log" 2>&1 < /dev/null
+  once all "^error: .*nope.toml"
+  once all '"exit":2'
+
+  expect 2 mpirun -n 1 "$lt2" train "$config" --run-dir "$folder/run" : \
+    -n 1 "$lt2" train "$config" --max-step 3 > "$folder/flag.log" 2>&1 < /dev/null
+  once flag "rank 1 (.*unknown flag '--max-step'"
+
+  expect 0 train 2 run --max-steps 1
+  expect 0 mpirun -n 2 "$lt2" generate "$folder/run" --prompt a --max-tokens 5 --json \
+    > "$folder/generate.log" 2>&1 < /dev/null
+  once generate '"ids":'
+  once generate "runs in one process"
 }
 
 "test_$what"

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/config_range.h"
 #include "core/strings.h"
 #include "kernels/beta_gate.h"
 #include "kernels/decay_gate.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr int64_t kConvWidth = 4;
 constexpr double kL2Eps = 1e-6;
+constexpr int64_t kMostHeads = 4096;  // and the width of one
 
 }  // namespace
 
@@ -31,27 +33,28 @@ GatedDeltaNet::Options GatedDeltaNet::ReadOptions(const ModelConfig& config,
             .negative_eigenvalues = false,
             .norm_eps = 1e-5};
   double expand_v = 2;
-  table.Read("heads", &o.heads);
+  ReadInRange(table, "heads", 1, kMostHeads, &o.heads);
+  if (table.Wrong("heads")) o.heads = config.heads;
   o.v_heads = o.heads;
-  o.head_dim = o.heads > 0 ? config.width * 3 / 4 / o.heads : 0;
-  table.Read("v_heads", &o.v_heads);
-  table.Read("head_dim", &o.head_dim);
-  table.Read("expand_v", &expand_v);
+  o.head_dim = config.width * 3 / 4 / o.heads;
+  ReadInRange(table, "v_heads", 1, kMostHeads, &o.v_heads);
+  ReadInRange(table, "head_dim", 1, kMostHeads, &o.head_dim);
+  ReadPositive(table, "expand_v", &expand_v);
   table.Read("conv", &o.conv);
   table.Read("gate", &o.gate);
   table.Read("allow_neg_eigval", &o.negative_eigenvalues);
-  table.Read("norm_eps", &o.norm_eps);
-  const double v_dim = expand_v * static_cast<double>(o.head_dim);
-  o.v_dim = std::llround(v_dim);
-  if (o.heads <= 0) table.AddError("heads", "must be positive");
-  if (o.heads > 0 && (o.v_heads <= 0 || o.v_heads % o.heads != 0)) {
+  ReadPositive(table, "norm_eps", &o.norm_eps);
+  if (!table.Wrong("heads") && o.v_heads % o.heads != 0) {
     table.AddError("v_heads", StrCat(o.v_heads, " is not a multiple of heads ", o.heads));
   }
-  if (o.head_dim <= 0) table.AddError("head_dim", "must be positive");
-  if (static_cast<double>(o.v_dim) != v_dim || o.v_dim <= 0) {
-    table.AddError("expand_v",
-                   StrCat(expand_v, " × head_dim ", o.head_dim, " must be a positive integer"));
+  const double v_dim = expand_v * static_cast<double>(o.head_dim);
+  if (table.Wrong("head_dim") || table.Wrong("expand_v")) return o;
+  if (v_dim != std::floor(v_dim) || v_dim < 1 || v_dim > kMostHeads) {
+    table.AddError("expand_v", StrCat(expand_v, " × head_dim ", o.head_dim,
+                                      " must be an integer from 1 to ", kMostHeads));
+    return o;
   }
+  o.v_dim = std::llround(v_dim);
   return o;
 }
 
