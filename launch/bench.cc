@@ -116,6 +116,7 @@ absl::StatusOr<StepTiming> BenchStep(const RunConfig& config, int steps, Communi
   HostAllocator& host = HostAllocator::Get();
   host.Trim();
   const MemoryPlan plan = PlanMemory(options, mesh, dp->rank(), /*diagnostics=*/false);
+  RETURN_IF_ERROR(CheckFits(plan, HostMemoryBudget(world.local_size())));
   const int64_t before = host.stats().live;
   host.Reserve(plan.peak_bytes);
   TrainStep step(options, mesh, *dp);
