@@ -33,6 +33,6 @@ function(lt2_test name)
   add_executable(${name} ${ARG_SOURCES}
                          $<$<BOOL:${LT2_SANITIZE}>:${CMAKE_SOURCE_DIR}/tests/support/known_leaks.cc>)
   target_link_libraries(${name} PRIVATE lt2_flags ${ARG_LINK} GTest::gtest_main)
-  gtest_discover_tests(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+  gtest_discover_tests(${name} NO_PRETTY_VALUES PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                        DISCOVERY_TIMEOUT 60)
 endfunction()

@@ -62,6 +62,12 @@ lt2_mpi_environment() {
   export OMPI_MCA_hwloc_base_binding_policy=none
 }
 
+# For test runs: several at a time, so that each computes on one core unless it says otherwise.
+lt2_test_environment() {
+  lt2_mpi_environment
+  export OMP_NUM_THREADS=1
+}
+
 # Cached objects are good for every checkout of the same sources.
 lt2_build_environment() {
   export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1

@@ -11,5 +11,5 @@ if [ "${1:-}" = --all ]; then
   shift
 fi
 lt2_build release
-lt2_mpi_environment
+lt2_test_environment
 ctest --test-dir build/release --output-on-failure --parallel "$(nproc)" "${selection[@]}" "$@" </dev/null

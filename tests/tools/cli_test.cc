@@ -180,7 +180,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadUse{"config check lt2-tiny --set data.valid=none.txt", "none.txt: no such file"},
         BadUse{"data inspect /nowhere/at/all", "/nowhere/at/all"},
         BadUse{"ckpt show /nowhere/at/all", "/nowhere/at/all"},
-        BadUse{"ckpt verify /nowhere/at/all", "/nowhere/at/all"}));
+        BadUse{"ckpt verify /nowhere/at/all", "/nowhere/at/all"}),
+    [](const auto& info) { return "Case" + std::to_string(info.index); });
 
 TEST(Cli, SetTakesOneValueAndTheLastOneWins) {
   const Outcome shown =
