@@ -1,20 +1,25 @@
 #include "core/tape.h"
 
+#include <algorithm>
+
 namespace lt2 {
 
 Tensor GradSlot::to() {
   if (!wanted()) return {};
   if (!gradient_->defined()) {
     *gradient_ = Tensor::Empty(like_.shape, like_.dtype, like_.device);
-  } else if (!gradient_->unique()) {
+  } else if (!*handed_out_ && !gradient_->unique()) {
     *gradient_ = gradient_->Clone();  // someone still reads it (Set shared it, or a deferred job)
   }
+  *handed_out_ = true;
   return gradient_->Reshape(like_.shape);
 }
 
 void GradSlot::Set(Tensor gradient) {
   CHECK(!accumulate()) << "Set would lose the gradient that is there already";
-  if (wanted()) *gradient_ = gradient.Reshape(like_.shape);
+  if (!wanted()) return;
+  *gradient_ = gradient.Reshape(like_.shape);
+  *handed_out_ = false;
 }
 
 Tensor GradSlot::Take() { return wanted() ? std::exchange(*gradient_, Tensor()) : Tensor(); }
@@ -96,8 +101,12 @@ void Tape::RunNode(Entry& entry, std::vector<Tensor>& grads,
       << entry.node.name << ": no gradient reached a node that feeds parameters";
   if (!any) return;
   std::vector<GradSlot> dx;
+  const auto handed_out = std::make_unique<bool[]>(entry.in.size());
   for (size_t i = 0; i < entry.in.size(); ++i) {
-    dx.push_back(entry.in[i] < 0 ? GradSlot() : GradSlot(&grads[entry.in[i]], entry.in_like[i]));
+    const auto first = std::find(entry.in.begin(), entry.in.end(), entry.in[i]);
+    dx.push_back(entry.in[i] < 0 ? GradSlot()
+                                 : GradSlot(&grads[entry.in[i]], entry.in_like[i],
+                                            &handed_out[first - entry.in.begin()]));
   }
   if (entry.node.input_grad) entry.node.input_grad(dy, dx);
   if (!entry.node.weight_grad) {

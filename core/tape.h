@@ -47,7 +47,10 @@ struct TensorLike {
 class GradSlot {
  public:
   GradSlot() = default;  // nobody wants this gradient
-  GradSlot(Tensor* gradient, const TensorLike& like) : gradient_(gradient), like_(like) {}
+  // handed_out: whether a slot of this gradient has given its memory to the running kernel; slots
+  // of one node share it where the same value is two inputs.
+  GradSlot(Tensor* gradient, const TensorLike& like, bool* handed_out)
+      : gradient_(gradient), like_(like), handed_out_(handed_out) {}
 
   bool wanted() const { return gradient_ != nullptr; }
   // True if a gradient is there already: the kernel must add to to(), not overwrite it.
@@ -62,6 +65,7 @@ class GradSlot {
  private:
   Tensor* gradient_ = nullptr;
   TensorLike like_;
+  bool* handed_out_ = nullptr;
 };
 
 // dy: one per output, undefined where no gradient flowed into it. dx: one slot per input.

@@ -269,5 +269,36 @@ TEST_F(TapeTest, ReshapeKeepsThePlaceInTheRecord) {
   }
 }
 
+// An operator that takes the memory of both its gradients before it writes either, as kernels do.
+TEST_F(TapeTest, OneValueMayBeTwoInputs) {
+  for (bool elsewhere : {false, true}) {  // whether a gradient is there already
+    Tape tape(stream_);
+    const Tensor value = Random(3), dy = Random(4);
+    const Var x = tape.Input(value, true);
+    Node node{.name = "product"};
+    node.input_grad = [&](std::span<const Tensor> d, std::span<GradSlot> dx) {
+      const bool add_a = dx[0].accumulate();
+      const Tensor a = dx[0].to();
+      const bool add_b = dx[1].accumulate();
+      const Tensor b = dx[1].to();
+      for (int64_t i = 0; i < kSize; ++i) {
+        const double share = d[0].data<double>()[i] * value.data<double>()[i];
+        a.data<double>()[i] = share + (add_a ? a.data<double>()[i] : 0);
+        b.data<double>()[i] = share + (add_b ? b.data<double>()[i] : 0);
+      }
+    };
+    Tensor y = Tensor::Empty({kSize}, DType::kF64, stream_.device);
+    const Var product = tape.Record({x, x}, y, std::move(node));
+    std::vector<Tape::Seed> seeds = {{product, dy}};
+    if (elsewhere) seeds.push_back({Sum(tape, x, tape.Input(Random(5))), dy});
+    const std::vector<double> got =
+        tape.Backward(std::move(seeds), std::span(&x, 1))[0].ToDoubles();
+    for (int64_t i = 0; i < kSize; ++i) {
+      const double want = dy.data<double>()[i] * (2 * value.data<double>()[i] + elsewhere);
+      EXPECT_DOUBLE_EQ(got[i], want) << i << " " << elsewhere;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lt2
