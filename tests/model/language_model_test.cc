@@ -81,6 +81,18 @@ TEST(LanguageModel, GradientsMatchCentralDifferencesUntiedOneLoop) {
   CheckCentralDifferences(config, Backend::kCpu, 20, 13);
 }
 
+// Options that change a mixer's graph.
+TEST(LanguageModel, GradientsOfPlainMixersMatchCentralDifferences) {
+  ModelConfig config = TinyConfig();
+  config.attention_gate = false;
+  config.mixer_options["gdn"] = *ConfigTable::Parse(
+      "heads = 2\nv_heads = 4\nhead_dim = 10\nconv = false\ngate = false\nallow_neg_eigval = true",
+      "plain");
+  config.mixer_options["full"] = *ConfigTable::Parse("qk_norm = true", "plain");
+  CheckCentralDifferences(config, Backend::kCpu, 3, 14);
+  CheckCentralDifferences(config, Backend::kReference, 1, 15);
+}
+
 TEST(LanguageModel, CpuAgreesWithReference) {
   for (uint64_t seed : {21, 22, 23}) {
     SCOPED_TRACE(seed);
