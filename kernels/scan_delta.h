@@ -18,17 +18,9 @@
 #include "core/tape.h"
 #include "kernels/documents.h"
 #include "kernels/kernel.h"
+#include "kernels/scan.h"
 
 namespace lt2 {
-
-// A gradient to write, or to add to; nobody wants it where `to` is undefined.
-struct GradInto {
-  GradInto() = default;
-  explicit GradInto(GradSlot& slot) : accumulate(slot.accumulate()), to(slot.to()) {}
-
-  bool accumulate = false;  // asked before to() makes the memory
-  Tensor to;
-};
 
 struct ScanDeltaForwardArgs {
   Tensor q_NHK, k_NHK, v_NGV;
@@ -72,10 +64,6 @@ struct ScanDeltaInputs {
   Var g_NG;  // optional
   Var beta_NG;
   Var initial_state_DGKV;  // optional; D = documents.capacity()
-};
-struct ScanOutputs {
-  Var o_NGV;
-  Var final_state_DGKV;  // undefined unless wanted
 };
 // Differentiable in every input, through both outputs. The outputs and what the backward needs
 // survive Recompute.

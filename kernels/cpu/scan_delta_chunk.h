@@ -9,90 +9,24 @@
 // passes over chunks see only the operands named here; a decay per channel makes the same ones.
 #pragma once
 
-#include "kernels/cpu/micro_gemm.h"
+#include "kernels/cpu/chunk_decay.h"
+#include "kernels/cpu/chunk_products.h"
 #include "kernels/cpu/scan_rows.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/cpu/simd.h"
 #include "kernels/cpu/transpose.h"
 
 namespace lt2::cpu {
 
-// c [m, n] (+)= a [m, depth] b [depth, n]; n is padded to whole vectors.
-template <bool kAdd, class T>
-inline void Product(int64_t m, int64_t n, int64_t depth, const T* a, int64_t lda, const T* b,
-                    int64_t ldb, T* c, int64_t ldc) {
-  MicroGemm<kAdd>(MicroGemmArgs<T>{m, n, depth, a, lda, 1, b, ldb, c, ldc});
-}
-// The same with a stored [depth, m].
-template <bool kAdd, class T>
-inline void ProductTransposed(int64_t m, int64_t n, int64_t depth, const T* a, int64_t lda,
-                              const T* b, int64_t ldb, T* c, int64_t ldc) {
-  MicroGemm<kAdd>(MicroGemmArgs<T>{m, n, depth, a, 1, lda, b, ldb, c, ldc});
-}
-
-// Lower triangles (diagonal included, up to whole blocks) of [padded, padded] matrices of stride
-// kChunk: c = a b with b [depth, padded]; c (+)= a b; c += a^T b.
-template <class T>
-void LowerOf(int64_t padded, int64_t depth, const T* a, int64_t lda, const T* b, T* c) {
-  for (int64_t i = 0; i < padded; i += kBlock) {
-    Product<false>(kBlock, i + kBlock, depth, a + i * lda, lda, b, kChunk, c + i * kChunk, kChunk);
-  }
-}
-template <bool kAdd, class T>
-void LowerTimes(int64_t padded, int64_t n, const T* a, const T* b, int64_t ldb, T* c) {
-  for (int64_t i = 0; i < padded; i += kBlock) {
-    Product<kAdd>(kBlock, n, i + kBlock, a + i * kChunk, kChunk, b, ldb, c + i * ldb, ldb);
-  }
-}
-template <class T>
-void AddLowerTransposedTimes(int64_t padded, int64_t n, const T* a, const T* b, int64_t ldb, T* c) {
-  for (int64_t j = 0; j < padded; j += kBlock) {
-    ProductTransposed<true>(kBlock, n, padded - j, a + j * kChunk + j, kChunk, b + j * ldb, ldb,
-                            c + j * ldb, ldb);
-  }
-}
-
 // Decays and beta of a chunk's rows; rows past its end neither decay nor write.
 template <class T>
-struct ChunkGates {
-  double sum[kChunk];    // G_r, in double: differences of large sums stay exact
-  T from_start[kChunk];  // exp(G_r)
-  T to_end[kChunk];      // exp(G_C - G_r)
+struct ChunkGates : ChunkDecay<T> {
   T beta[kChunk];
-  T whole;  // exp(G_C)
 
   // g and beta: a head's values, stride apart. g null: no decay.
   void Load(const T* g, const T* beta_in, int64_t stride, const ChunkRows& rows) {
-    double total = 0;
+    ChunkDecay<T>::Load(g, stride, /*constant=*/0, rows);
     for (int64_t r = 0; r < rows.padded; ++r) {
-      const bool inside = r < rows.rows;
-      if (inside && g != nullptr) total += g[r * stride];
-      sum[r] = total;
-      beta[r] = inside ? beta_in[r * stride] : T(0);
-    }
-    for (int64_t r = 0; r < rows.padded; ++r) {
-      from_start[r] = g == nullptr ? T(1) : Exp(static_cast<T>(sum[r]));
-      to_end[r] = g == nullptr ? T(1) : Exp(static_cast<T>(total - sum[r]));
-    }
-    whole = from_start[rows.padded - 1];
-  }
-
-  // D, zero above the diagonal, up to whole blocks. Only exponents <= 0 are ever taken.
-  void Pairs(bool decays, int64_t padded, T* d) const {
-    for (int64_t r = 0; r < padded; ++r) {
-      const int64_t end = r / kBlock * kBlock + kBlock;
-      T* d_r = d + r * kChunk;
-      if (!decays) {
-        std::fill(d_r, d_r + r + 1, T(1));
-        std::fill(d_r + r + 1, d_r + end, T(0));
-        continue;
-      }
-#pragma omp simd
-      for (int64_t j = 0; j < end; ++j) {
-        const T exponent = static_cast<T>(j <= r ? sum[r] - sum[j] : 0.0);
-        const T value = Exp(exponent);
-        d_r[j] = j <= r ? value : T(0);
-      }
+      beta[r] = r < rows.rows ? beta_in[r * stride] : T(0);
     }
   }
 };
@@ -124,7 +58,7 @@ class DeltaChunk {
     LoadRows(HeadRows<T>(a.k_NHK, at.token, key_head), stride, at.rows, width, at.padded, ld, k);
     gates.Load(HeadRows<T>(a.g_NG, at.token, head), HeadRows<T>(a.beta_NG, at.token, head), heads,
                at);
-    gates.Pairs(a.g_NG.defined(), at.padded, decay);
+    gates.Pairs(at.padded, decay);
     scale = static_cast<T>(a.scale);
   }
 
