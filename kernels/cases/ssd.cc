@@ -1,0 +1,53 @@
+#include "kernels/ssd.h"
+
+#include "kernels/cases/additive.h"
+
+namespace lt2 {
+namespace {
+
+// n.key_heads groups, n.heads heads of width n.v.
+CaseData Instance(uint64_t seed, const AdditiveCaseSizes& n) {
+  CaseData data = AdditiveCase("ssd", seed, n);
+  data.attributes.clear();
+  data.inputs["B"] = data.inputs.extract("k").mapped();
+  data.inputs["C"] = data.inputs.extract("q").mapped();
+  data.inputs["x"] = data.inputs.extract("v").mapped();
+  data.inputs["dt"] = RandomNormal(seed, "dt", {n.batch, n.length, n.heads}, 2);
+  data.inputs["A_log"] = RandomUniform(seed, "A_log", {n.heads}, -3, 2.7);
+  data.inputs["dt_bias"] = RandomNormal(seed, "dt_bias", {n.heads});
+  data.inputs["D"] = RandomNormal(seed, "D", {n.heads});
+  return data;
+}
+
+std::map<std::string, Var> Run(CaseContext& c) {
+  SsdInputs in{.x_NHP = c.FlatIn("x"),
+               .a_NH = c.FlatIn("dt"),
+               .B_NGK = c.FlatIn("B"),
+               .C_NGK = c.FlatIn("C")};
+  if (c.Has("initial_state")) in.initial_state_DHKP = c.In("initial_state");
+  const SsdParams params{
+      .A_log_H = c.Weight("A_log"), .D_H = c.Weight("D"), .dt_bias_H = c.Weight("dt_bias")};
+  const ScanOutputs out = Ssd(c.tape(), in, params, c.documents("x"), /*want_final_state=*/true);
+  return {{"o", out.o_NGV}, {"final_state", out.final_state_DGKV}};
+}
+
+}  // namespace
+
+OpCase SsdCase() {
+  return {.op = "ssd",
+          .run = Run,
+          .instances =
+              [](uint64_t seed) {
+                std::vector<CaseData> cases;
+                for (const AdditiveCaseSizes& n : AdditiveSizesForTests()) {
+                  cases.push_back(Instance(seed, n));
+                }
+                return cases;
+              },
+          .bench =
+              [] {
+                return Instance(0, {8, 256, 1, 8, 64, 64});
+              }};
+}
+
+}  // namespace lt2
