@@ -48,4 +48,8 @@ Var SigmoidGate(Tape& tape, Var x, Var gate) {
   return GatedProduct(tape, "sigmoid_gate", x, gate, GateKind::kSigmoid);
 }
 
+Var Product(Tape& tape, Var a, Var b) {
+  return GatedProduct(tape, "product", a, b, GateKind::kNone);
+}
+
 }  // namespace lt2

@@ -1,6 +1,6 @@
 // An elementwise product with an activated gate: y = x * act(gate).
 //
-// SwiGLU's middle (swish) and the output gate of attention (sigmoid) are the two users.
+// SwiGLU's middle (swish), the output gate of attention (sigmoid) and plain products use it.
 #pragma once
 
 #include "core/tape.h"
@@ -8,7 +8,7 @@
 
 namespace lt2 {
 
-enum class GateKind : uint8_t { kSwish, kSigmoid };  // gate σ(gate), or σ(gate)
+enum class GateKind : uint8_t { kSwish, kSigmoid, kNone };  // gate σ(gate), σ(gate), or gate
 
 struct GatedProductForwardArgs {
   Tensor x, gate, y;  // one shape
@@ -25,5 +25,6 @@ LT2_KERNEL(GatedProductBackward, GatedProductBackwardArgs)
 
 Var SwiGlu(Tape& tape, Var gate, Var up);      // up * gate σ(gate)
 Var SigmoidGate(Tape& tape, Var x, Var gate);  // x * σ(gate)
+Var Product(Tape& tape, Var a, Var b);         // a * b
 
 }  // namespace lt2

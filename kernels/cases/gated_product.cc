@@ -45,4 +45,16 @@ OpCase SigmoidGateCase() {
               }};
 }
 
+OpCase ProductCase() {
+  return {.op = "product",
+          .run = [](CaseContext& c) -> std::map<std::string, Var> {
+            return {{"y", Product(c.tape(), c.In("x"), c.In("gate"))}};
+          },
+          .instances = [](uint64_t seed) { return Instances("product", "x", seed); },
+          .bench =
+              [] {
+                return Instance("product", "x", 0, {2048, 256}, 1);
+              }};
+}
+
 }  // namespace lt2

@@ -31,11 +31,24 @@ struct Logistic {
   }
 };
 
+struct PlainFactor {
+  template <class T>
+  static T Value(T z) {
+    return z;
+  }
+  template <class T>
+  static void ValueAndSlope(T z, T& value, T& slope) {
+    value = z;
+    slope = 1;
+  }
+};
+
 // fn.operator()<Gate>() with the type that kind stands for.
 template <class Fn>
 void DispatchGate(GateKind kind, const Fn& fn) {
   if (kind == GateKind::kSwish) return fn.template operator()<Swish>();
-  fn.template operator()<Logistic>();
+  if (kind == GateKind::kSigmoid) return fn.template operator()<Logistic>();
+  fn.template operator()<PlainFactor>();
 }
 
 }  // namespace lt2::cpu

@@ -69,4 +69,12 @@ inline T SoftPlus(T x) {
   return x > T(20) ? x : smooth;
 }
 
+// log(sigmoid(x)) = min(x, 0) - log(1 + exp(-|x|)).
+template <class T>
+inline T LogSigmoid(T x) {
+  const T magnitude = x < T(0) ? -x : x;
+  const T negative = x < T(0) ? x : T(0);
+  return negative - Log1pUnit(Exp(-magnitude));
+}
+
 }  // namespace lt2::cpu

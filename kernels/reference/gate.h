@@ -10,11 +10,13 @@ namespace lt2::reference {
 inline double Sigmoid(double z) { return 1 / (1 + std::exp(-z)); }
 
 inline double Gate(GateKind kind, double z) {
+  if (kind == GateKind::kNone) return z;
   return kind == GateKind::kSwish ? z * Sigmoid(z) : Sigmoid(z);
 }
 
 // σ' = σ (1 - σ); (z σ)' = σ + z σ'.
 inline double GateSlope(GateKind kind, double z) {
+  if (kind == GateKind::kNone) return 1;
   const double slope = Sigmoid(z) * (1 - Sigmoid(z));
   return kind == GateKind::kSwish ? Sigmoid(z) + z * slope : slope;
 }

@@ -64,6 +64,10 @@ TEST(Simd, GateFunctionsAreWithinFourUlp) {
                 -80, 30, [](float x) { return SoftPlus(x); },
                 [](double x) { return x > 20 ? x : std::log1p(std::exp(x)); }),
             4);
+  EXPECT_LE(WorstUlp(
+                -30, 80, [](float x) { return LogSigmoid(x); },
+                [](double x) { return -std::log1p(std::exp(-x)); }),
+            4);
 }
 
 TEST(Simd, ExtremeGatesStayFinite) {
@@ -72,6 +76,7 @@ TEST(Simd, ExtremeGatesStayFinite) {
   EXPECT_EQ(Silu(-1e30f), 0);
   EXPECT_EQ(SoftPlus(1e30f), 1e30f);
   EXPECT_EQ(SoftPlus(-1e30f), 0);
+  EXPECT_EQ(LogSigmoid(-1e30f), -1e30f);
 }
 
 }  // namespace
