@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "core/file.h"
 #include "core/hdf5.h"
@@ -71,6 +73,44 @@ void RunOperator(const OpCase& op_case, const CaseData& data, Device device, DTy
   Compare(got.grads, data.grads, "grad ", exact ? stored : 2e-5, &result->rows);
 }
 
+// Binds our parameters to what the file has for them. Theirs may be several of ours, row after row.
+absl::Status ImportParams(const h5::File& file, const std::string& path,
+                          const ForeignTable& foreign, Device device, DType dtype,
+                          const ParamSet& params) {
+  struct Source {
+    HostArray array;
+    size_t used = 0;  // elements
+  };
+  std::map<std::string, Source> sources;
+  for (const ForeignTable::Name& name : foreign.params) {
+    Param* param = params.Find(name.ours);
+    if (param == nullptr) continue;
+    const auto [found, is_new] = sources.try_emplace(name.theirs);
+    Source& source = found->second;
+    if (is_new) {
+      ASSIGN_OR_RETURN(source.array, ReadArray(file, StrCat("params/", name.theirs)));
+    }
+    const Shape& shape = param->spec.shape;
+    const std::vector<double>& values = source.array.values;
+    if (source.used + shape.size() > values.size()) {
+      return absl::DataLossError(StrCat(path, ": params/", name.theirs, " has shape ",
+                                        source.array.shape.ToString(), ", too small for our ",
+                                        name.ours, " ", shape.ToString()));
+    }
+    const std::span<const double> part(values.data() + source.used, shape.size());
+    param->BindValue(Tensor::FromHost(part, shape, dtype, device));
+    source.used += shape.size();
+  }
+  for (const auto& [name, source] : sources) {
+    if (source.used != source.array.values.size()) {
+      return absl::DataLossError(StrCat(path, ": params/", name, " has shape ",
+                                        source.array.shape.ToString(), ", of which ours use ",
+                                        source.used, " elements"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // A layer of another library under its own names: built, filled through the import table, run.
 absl::Status RunLayer(const h5::File& file, const std::string& path, Device device, DType dtype,
                       KnownAnswerResult* result) {
@@ -98,7 +138,10 @@ absl::Status RunLayer(const h5::File& file, const std::string& path, Device devi
   ConfigTable table;
   for (const ForeignTable::Name& name : foreign.options) {
     const auto found = options.find(name.theirs);
-    if (found == options.end()) continue;
+    if (found == options.end()) {
+      if (name.absent.has_value()) table.Set(name.ours, *name.absent);
+      continue;
+    }
     if (found->is_boolean()) table.Set(name.ours, found->get<bool>());
     if (found->is_number_integer()) table.Set(name.ours, found->get<int64_t>());
     if (found->is_number_float()) table.Set(name.ours, found->get<double>());
@@ -110,17 +153,7 @@ absl::Status RunLayer(const h5::File& file, const std::string& path, Device devi
   ParamSet params;
   const std::unique_ptr<Mixer> mixer =
       MakeMixer(kind, config, {.scope = ParamScope(params), .root = ParamScope(params)});
-  for (const ForeignTable::Name& name : foreign.params) {
-    Param* param = params.Find(name.ours);
-    if (param == nullptr) continue;
-    ASSIGN_OR_RETURN(const HostArray array, ReadArray(file, StrCat("params/", name.theirs)));
-    if (array.shape.size() != param->spec.shape.size()) {
-      return absl::DataLossError(StrCat(path, ": params/", name.theirs, " has shape ",
-                                        array.shape.ToString(), ", ours is ",
-                                        param->spec.shape.ToString()));
-    }
-    param->BindValue(Tensor::FromHost(array.values, array.shape, dtype, device));
-  }
+  RETURN_IF_ERROR(ImportParams(file, path, foreign, device, dtype, params));
   for (Param* param : params.all()) {
     if (!param->value.defined()) {
       return absl::DataLossError(StrCat(path, " has nothing for our ", param->spec.name));

@@ -6,6 +6,7 @@
 // and keeps one MixerState per (layer, loop).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,9 +64,12 @@ enum class SequenceStrategy { kScan, kGather, kHalo };
 struct ForeignTable {
   struct Name {
     std::string ours, theirs;
+    std::optional<int64_t> absent = {};  // an option's value where theirs is not given, if not ours
   };
-  std::vector<Name> params;   // relative to the mixer
-  std::vector<Name> options;  // keys of [model.<kind>], constructor arguments over there
+  // Relative to the mixer. Several of ours with one name of theirs are its rows, one after another.
+  std::vector<Name> params;
+  // Keys of [model.<kind>], constructor arguments over there.
+  std::vector<Name> options;
 };
 
 class Mixer {
