@@ -2,6 +2,7 @@
 
 #include "model/mixers/full/full.h"
 #include "model/mixers/gdn/gdn.h"
+#include "model/mixers/linear/linear.h"
 
 namespace lt2 {
 

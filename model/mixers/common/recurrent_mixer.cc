@@ -1,0 +1,80 @@
+#include "model/mixers/common/recurrent_mixer.h"
+
+#include "kernels/short_conv.h"
+
+namespace lt2 {
+
+Var RecurrentRun::Finish(const ScanOutputs& out, int entry) const {
+  if (state_ != nullptr) (*state_)[entry].CopyFrom(out.final_state_DGKV.value);
+  return out.o_NGV;
+}
+
+Var RecurrentRun::Scan(Tape& tape, const ScanScalarInputs& in, double scale, int entry) const {
+  if (documents_ != nullptr) {
+    return Finish(ScanScalar(tape, in, scale, *documents_, state_ != nullptr), entry);
+  }
+  const Tensor& v = in.v_NGV.value;
+  const Tensor o = Tensor::Empty(v.shape(), v.dtype(), v.device());
+  ScanScalarStep(tape.stream(), {.q_BHK = in.q_NHK.value,
+                                 .k_BHK = in.k_NHK.value,
+                                 .v_BGV = v,
+                                 .g_BG = in.g_NG.value,
+                                 .log_gamma_G = in.log_gamma_G,
+                                 .state_BGKV = (*state_)[entry],
+                                 .scale = scale,
+                                 .o_BGV = o});
+  return tape.Input(o);
+}
+
+Var RecurrentRun::Scan(Tape& tape, const ScanChannelInputs& in, double scale, int entry) const {
+  if (documents_ != nullptr) {
+    return Finish(ScanChannel(tape, in, scale, *documents_, state_ != nullptr), entry);
+  }
+  const Tensor& v = in.v_NGV.value;
+  const Tensor o = Tensor::Empty(v.shape(), v.dtype(), v.device());
+  ScanChannelStep(tape.stream(), {.q_BHK = in.q_NHK.value,
+                                  .k_BHK = in.k_NHK.value,
+                                  .v_BGV = v,
+                                  .g_BGK = in.g_NGK.value,
+                                  .state_BGKV = (*state_)[entry],
+                                  .scale = scale,
+                                  .o_BGV = o});
+  return tape.Input(o);
+}
+
+Var RecurrentRun::Scan(Tape& tape, const SsdInputs& in, const SsdParams& params, int entry) const {
+  if (documents_ == nullptr) return SsdStep(tape, in, params, (*state_)[entry]);
+  return Finish(Ssd(tape, in, params, *documents_, state_ != nullptr), entry);
+}
+
+Var RecurrentRun::Conv(Tape& tape, const Var& x_NC, Param& w_CW, Param* bias_C, bool silu,
+                       int entry) const {
+  if (documents_ == nullptr) {
+    const Tensor y = Tensor::Empty(x_NC.shape(), x_NC.value.dtype(), x_NC.value.device());
+    ShortConvStep(tape.stream(), {.x_BC = x_NC.value,
+                                  .w_CW = w_CW.value,
+                                  .bias_C = bias_C != nullptr ? bias_C->value : Tensor(),
+                                  .silu = silu,
+                                  .tail_BPC = (*state_)[entry],
+                                  .y_BC = y});
+    return tape.Input(y);
+  }
+  if (state_ != nullptr) {
+    ShortConvTail(tape.stream(),
+                  {.x_NC = x_NC.value, .documents = *documents_, .tail_out_DPC = (*state_)[entry]});
+  }
+  return ShortConv(tape, x_NC, w_CW, bias_C, silu, *documents_);
+}
+
+MixerOutput RecurrentMixer::Forward(Tape& tape, const Var& x_ND, const MixerContext& context) {
+  return {.y_ND = Mix(tape, x_ND, RecurrentRun(context))};
+}
+
+Tensor RecurrentMixer::Step(Stream& stream, const Tensor& x_BD, MixerState& state,
+                            const StepContext& context) {
+  Tape tape(stream);
+  tape.set_recording(false);
+  return Mix(tape, tape.Input(x_BD), RecurrentRun(state, context)).value;
+}
+
+}  // namespace lt2

@@ -1,0 +1,51 @@
+// A mixer that is a recurrence, written once: Mix() runs over whole documents or over one decoding
+// step, as the RecurrentRun it is given says.
+#pragma once
+
+#include "kernels/scan_channel.h"
+#include "kernels/scan_scalar.h"
+#include "kernels/ssd.h"
+#include "model/mixer.h"
+
+namespace lt2 {
+
+// The sequence operators of one run. `entry` is the place of what they remember in the mixer's
+// StateSpec.
+class RecurrentRun {
+ public:
+  explicit RecurrentRun(const MixerContext& context)
+      : documents_(&context.documents),
+        state_(context.state),
+        positions_(context.documents.positions()) {}
+  RecurrentRun(MixerState& state, const StepContext& context)
+      : state_(&state), positions_(context.positions_B) {}
+
+  // I32 [N]: where each token stands in its document.
+  const Tensor& positions() const { return positions_; }
+  // Each from the empty state, or one token on from the remembered one.
+  Var Scan(Tape& tape, const ScanScalarInputs& in, double scale, int entry) const;
+  Var Scan(Tape& tape, const ScanChannelInputs& in, double scale, int entry) const;
+  Var Scan(Tape& tape, const SsdInputs& in, const SsdParams& params, int entry) const;
+  Var Conv(Tape& tape, const Var& x_NC, Param& w_CW, Param* bias_C, bool silu, int entry) const;
+
+ private:
+  Var Finish(const ScanOutputs& out, int entry) const;
+
+  const Documents* documents_ = nullptr;  // null: one token per sequence
+  MixerState* state_;                     // null: nothing is remembered
+  Tensor positions_;
+};
+
+class RecurrentMixer : public Mixer {
+ public:
+  MixerOutput Forward(Tape& tape, const Var& x_ND, const MixerContext& context) final;
+  Tensor Step(Stream& stream, const Tensor& x_BD, MixerState& state,
+              const StepContext& context) final;
+  SequenceStrategy strategy() const final { return SequenceStrategy::kScan; }
+
+ protected:
+  // The layer's output [N, width].
+  virtual Var Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) = 0;
+};
+
+}  // namespace lt2
