@@ -3,6 +3,7 @@
 #include "model/mixers/full/full.h"
 #include "model/mixers/gdn/gdn.h"
 #include "model/mixers/linear/linear.h"
+#include "model/mixers/retnet/retnet.h"
 
 namespace lt2 {
 

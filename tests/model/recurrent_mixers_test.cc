@@ -19,6 +19,7 @@ const Variant kVariants[] = {
     {"linear_hadamard", "linear", ""},
     {"linear_elu", "linear", "feature_map = 'elu'\nexpand_k = 0.5\nexpand_v = 1.5"},
     {"linear_bare", "linear", "feature_map = 'identity'\nnorm = false"},
+    {"retnet", "retnet", "heads = 2"},
 };
 
 void PrintTo(const Variant& variant, std::ostream* os) { *os << variant.name; }
