@@ -20,6 +20,7 @@ const Variant kVariants[] = {
     {"linear_elu", "linear", "feature_map = 'elu'\nexpand_k = 0.5\nexpand_v = 1.5"},
     {"linear_bare", "linear", "feature_map = 'identity'\nnorm = false"},
     {"retnet", "retnet", "heads = 2"},
+    {"gla", "gla", "heads = 2\ngate_rank = 3\ngate_divisor = 2.0"},
 };
 
 void PrintTo(const Variant& variant, std::ostream* os) { *os << variant.name; }
