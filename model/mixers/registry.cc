@@ -3,6 +3,7 @@
 #include "model/mixers/full/full.h"
 #include "model/mixers/gdn/gdn.h"
 #include "model/mixers/gla/gla.h"
+#include "model/mixers/hgrn2/hgrn2.h"
 #include "model/mixers/linear/linear.h"
 #include "model/mixers/retnet/retnet.h"
 

@@ -21,6 +21,8 @@ const Variant kVariants[] = {
     {"linear_bare", "linear", "feature_map = 'identity'\nnorm = false"},
     {"retnet", "retnet", "heads = 2"},
     {"gla", "gla", "heads = 2\ngate_rank = 3\ngate_divisor = 2.0"},
+    {"hgrn2", "hgrn2", ""},
+    {"hgrn2_learned", "hgrn2", "learn_bounds = true\nexpand_ratio = 16"},
 };
 
 void PrintTo(const Variant& variant, std::ostream* os) { *os << variant.name; }

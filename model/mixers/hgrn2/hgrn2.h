@@ -1,0 +1,47 @@
+// HGRN2 (arXiv 2404.07904), in the form of flash-linear-attention's layer.
+//
+//   e^g = l + (1 − l) σ(W_f u) per key channel,  k = 1 − e^g,  q = silu(W_q u),  v = W_i u
+//   S_t = diag(e^{g_t}) S_{t−1} + k_t v_tᵀ,  o_t = d_k^{−1/2} S_tᵀ q_t
+//   y = W_o RMSNorm(o), over the whole width
+//
+// The lower bound l of layer i of L is i / L; with learn_bounds it comes from one table that all
+// layers share (kernels/hgrn_gate.h) and that starts there.
+#pragma once
+
+#include "core/param_set.h"
+#include "model/config.h"
+#include "model/mixers/common/recurrent_mixer.h"
+
+namespace lt2 {
+
+class Hgrn2 : public RecurrentMixer {
+ public:
+  struct Options {
+    int64_t width, heads;
+    bool learn_bounds;
+    double norm_eps;
+  };
+  // [model.hgrn2]: expand_ratio = width / model.heads (d_k; there are width / d_k heads),
+  // learn_bounds = false, norm_eps = 1e-5.
+  static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
+  static ForeignTable ForeignNames();
+
+  Hgrn2(const Options& options, const MixerSite& site);
+  std::vector<StateEntry> StateSpec(int64_t sequences, int64_t capacity,
+                                    DType dtype) const override;
+  double FlopsPerToken(int64_t sequence) const override;
+
+ protected:
+  Var Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) override;
+
+ private:
+  // l of this layer [width].
+  Var Bound(Tape& tape, DType dtype) const;
+
+  const Options options_;
+  const int64_t layer_, layers_;
+  Param &q_proj_, &f_proj_, &i_proj_, &o_proj_, &o_norm_;
+  Param* bounds_ = nullptr;
+};
+
+}  // namespace lt2
