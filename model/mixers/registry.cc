@@ -5,6 +5,7 @@
 #include "model/mixers/gla/gla.h"
 #include "model/mixers/hgrn2/hgrn2.h"
 #include "model/mixers/linear/linear.h"
+#include "model/mixers/mamba2/mamba2.h"
 #include "model/mixers/retnet/retnet.h"
 
 namespace lt2 {

@@ -23,6 +23,7 @@ const Variant kVariants[] = {
     {"gla", "gla", "heads = 2\ngate_rank = 3\ngate_divisor = 2.0"},
     {"hgrn2", "hgrn2", ""},
     {"hgrn2_learned", "hgrn2", "learn_bounds = true\nexpand_ratio = 16"},
+    {"mamba2", "mamba2", "groups = 2\nstate_dim = 6"},
 };
 
 void PrintTo(const Variant& variant, std::ostream* os) { *os << variant.name; }
