@@ -42,6 +42,8 @@ TEST(ModelConfig, MistakesSayWhatIsAllowed) {
   EXPECT_THAT(ErrorOf(good + "loop = 2"), HasSubstr("loops"));
   EXPECT_THAT(ErrorOf(good + "mixers = ['gdn']\n[gdn]\nv_heads = 6"),
               HasSubstr("6 is not a multiple of heads 4"));
+  EXPECT_THAT(ErrorOf(good + "mixers = ['deltanet']\n[deltanet]\nheads = 3"),
+              HasSubstr("deltanet.expand_k"));
   EXPECT_THAT(ErrorOf("layers = 0\nheads = 4\nvocab = 10"),
               testing::AllOf(HasSubstr("width"), HasSubstr("layers")));
 }

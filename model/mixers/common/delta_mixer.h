@@ -1,0 +1,83 @@
+// What the mixers of the delta rule share (kernels/scan_delta.h): all but the decay and the output.
+//
+//   q, k, v = silu(conv4(W u));  q, k normed to length 1 per head;  β = σ(W_b u), or twice that
+//   o = the delta rule over (q, k, v, β) with the mixer's decay, scaled by d_k^{−1/2}
+//   y = W_o GatedOutput(o)
+#pragma once
+
+#include "core/config.h"
+#include "core/param_set.h"
+#include "model/config.h"
+#include "model/mixer.h"
+
+namespace lt2 {
+
+class DeltaMixer : public Mixer {
+ public:
+  struct Options {
+    int64_t width;
+    int64_t heads;     // of queries and keys
+    int64_t v_heads;   // of values: a multiple of heads
+    int64_t head_dim;  // d_k
+    int64_t v_dim;     // d_v
+    bool conv, gate, negative_eigenvalues;
+    double norm_eps;
+  };
+
+  MixerOutput Forward(Tape& tape, const Var& x_ND, const MixerContext& context) final;
+  Tensor Step(Stream& stream, const Tensor& x_BD, MixerState& state,
+              const StepContext& context) final;
+  std::vector<StateEntry> StateSpec(int64_t sequences, int64_t capacity, DType dtype) const final;
+  double FlopsPerToken(int64_t sequence) const final;
+  SequenceStrategy strategy() const final { return SequenceStrategy::kScan; }
+
+ protected:
+  DeltaMixer(const Options& options, const MixerSite& site);
+
+  // Log-decays of tokens, where there is one.
+  struct LogDecay {
+    Var g_NG = {};
+  };
+  virtual LogDecay Decay(Tape& tape, const Var& x_ND) = 0;
+  // From the scan's output [N, v_heads, v_dim] to what W_o sees, [N, value_width()].
+  virtual Var GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) = 0;
+  // Of what the two functions above project, per token.
+  virtual double GateFlops() const = 0;
+
+  // RMSNorm per value head, times swish(W_g u) where there is a gate: deltanet and gdn.
+  Var SwishGatedNorm(Tape& tape, const Var& o_NGV, const Var& x_ND, Param* g_proj);
+
+  // heads (model.heads), conv = true, allow_neg_eigval = false, norm_eps = 1e-5; no gate.
+  static Options ReadCommon(const ModelConfig& config, const ConfigTable& table);
+  // v_heads (heads), head_dim, expand_v (times head_dim).
+  static void ReadHeadShape(const ConfigTable& table, int64_t head_dim, double expand_v,
+                            Options* options);
+  // factor · base, where `key` may give another factor; anything but a sound size is noted.
+  static int64_t ReadExpanded(const ConfigTable& table, std::string_view key, double factor,
+                              double base);
+  static ForeignTable CommonForeignNames();
+
+  int64_t key_width() const { return options_.heads * options_.head_dim; }
+  int64_t value_width() const { return options_.v_heads * options_.v_dim; }
+
+  const Options options_;
+  Param& o_norm_;  // [v_dim]
+
+ private:
+  // A projection of u, and its convolution where there is one.
+  struct Convolved {
+    Convolved(const MixerSite& site, const std::string& name, int64_t channels,
+              const Options& options);
+    Var Forward(Tape& tape, const Var& x_ND, const Documents& documents, Tensor* tail) const;
+    Var Step(Tape& tape, const Var& x_BD, const Tensor* tail) const;
+    Param& proj;
+    Param* conv = nullptr;
+  };
+  Var Beta(Tape& tape, const Var& x_ND);
+
+  const double scale_;
+  const Convolved q_, k_, v_;
+  Param &b_proj_, &o_proj_;
+};
+
+}  // namespace lt2

@@ -1,0 +1,39 @@
+#include "model/mixers/deltanet/deltanet.h"
+
+#include "model/init.h"
+
+namespace lt2 {
+
+DeltaMixer::Options DeltaNet::ReadOptions(const ModelConfig& config, const ConfigTable& table) {
+  Options o = ReadCommon(config, table);
+  const double share = static_cast<double>(config.width) / static_cast<double>(o.heads);
+  o.head_dim = ReadExpanded(table, "expand_k", 1, share);
+  o.v_dim = ReadExpanded(table, "expand_v", 1, share);
+  table.Read("gate", &o.gate);
+  return o;
+}
+
+DeltaNet::DeltaNet(const Options& options, const MixerSite& site) : DeltaMixer(options, site) {
+  if (options.gate) {
+    g_proj_ = &site.scope.Add("g_proj.weight", {value_width(), options.width},
+                              ProjectionInit(options.width));
+  }
+}
+
+Var DeltaNet::GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) {
+  return SwishGatedNorm(tape, o_NGV, x_ND, g_proj_);
+}
+
+double DeltaNet::GateFlops() const {
+  return options_.gate ? 2.0 * static_cast<double>(options_.width * value_width()) : 0;
+}
+
+ForeignTable DeltaNet::ForeignNames() {
+  ForeignTable table = CommonForeignNames();
+  table.params.push_back({"g_proj.weight", "g_proj.weight"});
+  table.options.push_back({"expand_k", "expand_k"});
+  table.options.push_back({"gate", "use_gate"});
+  return table;
+}
+
+}  // namespace lt2

@@ -1,0 +1,29 @@
+// DeltaNet (arXiv 2406.06484), in the form of flash-linear-attention's layer.
+//
+//   q, k, v = silu(conv4(W u));  q, k normed to length 1 per head;  β = σ(W_b u)
+//   S_t = (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ,  o_t = d_k^{−1/2} S_tᵀ q_t
+//   y = W_o RMSNorm_{d_v}(o), the norm times silu(W_g u) with a gate
+#pragma once
+
+#include "model/mixers/common/delta_mixer.h"
+
+namespace lt2 {
+
+class DeltaNet : public DeltaMixer {
+ public:
+  // [model.deltanet]: heads (model.heads), expand_k = 1 and expand_v = 1 (times width / heads: d_k
+  // and d_v), conv = true, gate = false, allow_neg_eigval = false, norm_eps = 1e-5.
+  static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
+  static ForeignTable ForeignNames();
+
+  DeltaNet(const Options& options, const MixerSite& site);
+
+ private:
+  LogDecay Decay(Tape&, const Var&) override { return {}; }
+  Var GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) override;
+  double GateFlops() const override;
+
+  Param* g_proj_ = nullptr;
+};
+
+}  // namespace lt2
