@@ -233,6 +233,11 @@ bool ConfigTable::ReadScalar(std::string_view key, std::string* text) const {
   return true;
 }
 
+bool ConfigTable::IsList(std::string_view key) const {
+  Entry* entry = FindKnown(*impl_->node, key);
+  return entry && std::holds_alternative<Array>(entry->value);
+}
+
 int ConfigTable::ReadChoice(std::string_view key, const std::vector<std::string>& allowed,
                             int fallback) const {
   Entry* entry = FindKnown(*impl_->node, key);

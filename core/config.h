@@ -42,6 +42,7 @@ class ConfigTable {
   void Read(std::string_view key, std::vector<std::string>* value) const;
   // A string, or the text of a number or a boolean; false where absent or of another type.
   bool ReadScalar(std::string_view key, std::string* text) const;
+  bool IsList(std::string_view key) const;  // for options that are one value or a list
   // A string that must be one of `allowed`; returns its index, or `fallback` where absent or wrong.
   int ReadChoice(std::string_view key, const std::vector<std::string>& allowed, int fallback) const;
   // A sub-table (empty where absent), and an array of tables.

@@ -1,52 +1,17 @@
-// Causal softmax attention with rotary positions, grouped key-value heads, optional per-head
-// RMSNorm of queries and keys, and an optional sigmoid output gate.
-//
-//   q = rope(W_q u), k = rope(W_k u), v = W_v u;  y = W_o (softmax(q kᵀ/√D) v ⊙ σ(W_g u))
-//
-// (LT2, arXiv 2605.20670; the gate starts at W_g = 0, so that it is 1/2.)
+// Attention to every earlier token of the document (common/softmax_attention.h).
 #pragma once
 
-#include "core/config.h"
-#include "core/param_set.h"
-#include "kernels/attention.h"
-#include "kernels/rope.h"
-#include "model/config.h"
-#include "model/mixer.h"
+#include "model/mixers/common/softmax_attention.h"
 
 namespace lt2 {
 
-class FullAttention : public Mixer {
+class FullAttention : public SoftmaxAttention {
  public:
-  struct Options {
-    int64_t width, heads, kv_heads, head_dim;
-    bool gate, qk_norm;
-    double norm_eps;
-    RopeOptions rope;
-  };
-  // [model.full]: qk_norm = false; everything else is in [model].
-  static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
-  static ForeignTable ForeignNames();
-
-  FullAttention(const Options& options, const MixerSite& site);
-  MixerOutput Forward(Tape& tape, const Var& x_ND, const MixerContext& context) override;
-  Tensor Step(Stream& stream, const Tensor& x_BD, MixerState& state,
-              const StepContext& context) override;
-  std::vector<StateEntry> StateSpec(int64_t sequences, int64_t capacity,
-                                    DType dtype) const override;
-  double FlopsPerToken(int64_t sequence) const override;
-  SequenceStrategy strategy() const override { return SequenceStrategy::kGather; }
-
- private:
-  // Normed (optionally) and rotated heads [N, heads, head_dim] of a projection.
-  Var RotatedHeads(Tape& tape, const Var& x_NC, int64_t heads, Param* norm,
-                   const Tensor& positions_N) const;
-  void FillCaches(const Var& k_NGD, const Var& v_NGD, const Documents& documents,
-                  MixerState& state) const;
-
-  const Options options_;
-  const AttentionOptions attention_;
-  Param &q_proj_, &k_proj_, &v_proj_, &o_proj_;
-  Param *gate_proj_ = nullptr, *q_norm_ = nullptr, *k_norm_ = nullptr;
+  using SoftmaxAttention::SoftmaxAttention;
+  // [model.full]: qk_norm = false, window = 0 or one window per loop, as [0, 512, 256, 128].
+  static Options ReadOptions(const ModelConfig& config, const ConfigTable& table) {
+    return Read(config, table, /*window=*/0);
+  }
 };
 
 }  // namespace lt2

@@ -1,7 +1,9 @@
-#include "model/mixers/full/full.h"
+#include "model/mixers/common/softmax_attention.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "core/strings.h"
 #include "kernels/attention_step.h"
 #include "kernels/cache_append.h"
 #include "kernels/first_token_mass.h"
@@ -11,9 +13,38 @@
 #include "model/init.h"
 
 namespace lt2 {
+namespace {
 
-FullAttention::Options FullAttention::ReadOptions(const ModelConfig& config,
-                                                  const ConfigTable& table) {
+// One window for all loops, or a list of one per loop.
+std::vector<int64_t> ReadWindows(const ConfigTable& table, int64_t loops, int64_t fallback) {
+  std::vector<int64_t> windows = {fallback};
+  if (table.IsList("window")) {
+    table.Read("window", &windows);
+    if (static_cast<int64_t>(windows.size()) != loops) {
+      table.AddError("window", StrCat("lists ", windows.size(), " windows for ", loops,
+                                      " loops; give one for each, or a single integer"));
+    }
+  } else {
+    table.Read("window", &windows[0]);
+  }
+  for (int64_t window : windows) {
+    if (window < 0) table.AddError("window", StrCat(window, " is negative; 0 sees all tokens"));
+  }
+  return windows;
+}
+
+// Keys that a query sees, on average over a sequence.
+double MeanVisible(int64_t window, int64_t sequence) {
+  const double length = static_cast<double>(sequence);
+  if (window == 0 || window >= sequence) return (length + 1) / 2;
+  const double w = static_cast<double>(window);
+  return (w * (w + 1) / 2 + (length - w) * w) / length;
+}
+
+}  // namespace
+
+SoftmaxAttention::Options SoftmaxAttention::Read(const ModelConfig& config,
+                                                 const ConfigTable& table, int64_t window) {
   Options options{
       .width = config.width,
       .heads = config.heads,
@@ -22,15 +53,15 @@ FullAttention::Options FullAttention::ReadOptions(const ModelConfig& config,
       .gate = config.attention_gate,
       .qk_norm = false,
       .norm_eps = config.norm_eps,
+      .windows = ReadWindows(table, config.loops, window),
       .rope = {.theta = config.rope_theta,
                .style = config.rope_interleaved ? RopeStyle::kInterleaved : RopeStyle::kHalf}};
   table.Read("qk_norm", &options.qk_norm);
   return options;
 }
 
-FullAttention::FullAttention(const Options& options, const MixerSite& site)
+SoftmaxAttention::SoftmaxAttention(const Options& options, const MixerSite& site)
     : options_(options),
-      attention_{.scale = 1 / std::sqrt(static_cast<double>(options.head_dim)), .window = 0},
       q_proj_(site.scope.Add("q_proj.weight", {options.heads * options.head_dim, options.width},
                              ProjectionInit(options.width))),
       k_proj_(site.scope.Add("k_proj.weight", {options.kv_heads * options.head_dim, options.width},
@@ -52,15 +83,21 @@ FullAttention::FullAttention(const Options& options, const MixerSite& site)
   }
 }
 
-Var FullAttention::RotatedHeads(Tape& tape, const Var& x_NC, int64_t heads, Param* norm,
-                                const Tensor& positions_N) const {
+AttentionOptions SoftmaxAttention::OptionsOfLoop(int64_t loop) const {
+  const std::vector<int64_t>& windows = options_.windows;
+  return {.scale = 1 / std::sqrt(static_cast<double>(options_.head_dim)),
+          .window = windows.size() == 1 ? windows[0] : windows.at(loop)};
+}
+
+Var SoftmaxAttention::RotatedHeads(Tape& tape, const Var& x_NC, int64_t heads, Param* norm,
+                                   const Tensor& positions_N) const {
   const int64_t tokens = x_NC.value.dim(0);
   Var x = Reshape(x_NC, {tokens, heads, options_.head_dim});
   if (norm != nullptr) x = RmsNorm(tape, x, *norm, options_.norm_eps);
   return Rope(tape, x, positions_N, options_.rope);
 }
 
-MixerOutput FullAttention::Forward(Tape& tape, const Var& x_ND, const MixerContext& context) {
+MixerOutput SoftmaxAttention::Forward(Tape& tape, const Var& x_ND, const MixerContext& context) {
   const Documents& documents = context.documents;
   const int64_t tokens = documents.tokens();
   const int64_t heads = options_.heads, kv_heads = options_.kv_heads, dim = options_.head_dim;
@@ -71,14 +108,15 @@ MixerOutput FullAttention::Forward(Tape& tape, const Var& x_ND, const MixerConte
   const Var v = Reshape(Linear(tape, x_ND, v_proj_), {tokens, kv_heads, dim});
   if (context.state != nullptr) FillCaches(k, v, documents, *context.state);
 
+  const AttentionOptions attention = OptionsOfLoop(context.loop);
   Tensor lse_NH;
-  Var o = Attention(tape, q, k, v, attention_, documents, &lse_NH);
+  Var o = Attention(tape, q, k, v, attention, documents, &lse_NH);
   if (context.first_token_mass.defined()) {
     FirstTokenMass(tape.stream(), {.q_NHD = q.value,
                                    .k_NGD = k.value,
                                    .lse_NH = lse_NH,
                                    .mass = context.first_token_mass,
-                                   .options = attention_,
+                                   .options = attention,
                                    .documents = documents});
   }
   o = Reshape(o, {tokens, heads * dim});
@@ -86,8 +124,8 @@ MixerOutput FullAttention::Forward(Tape& tape, const Var& x_ND, const MixerConte
   return {.y_ND = Linear(tape, o, o_proj_)};
 }
 
-void FullAttention::FillCaches(const Var& k_NGD, const Var& v_NGD, const Documents& documents,
-                               MixerState& state) const {
+void SoftmaxAttention::FillCaches(const Var& k_NGD, const Var& v_NGD, const Documents& documents,
+                                  MixerState& state) const {
   const auto cu = documents.cu_seqlens().span<int32_t>();
   for (int64_t d = 0; d < documents.count(); ++d) {
     const int64_t length = cu[d + 1] - cu[d];
@@ -102,8 +140,8 @@ void FullAttention::FillCaches(const Var& k_NGD, const Var& v_NGD, const Documen
   }
 }
 
-Tensor FullAttention::Step(Stream& stream, const Tensor& x_BD, MixerState& state,
-                           const StepContext& context) {
+Tensor SoftmaxAttention::Step(Stream& stream, const Tensor& x_BD, MixerState& state,
+                              const StepContext& context) {
   Tape tape(stream);
   tape.set_recording(false);
   const int64_t batch = x_BD.dim(0);
@@ -124,27 +162,36 @@ Tensor FullAttention::Step(Stream& stream, const Tensor& x_BD, MixerState& state
                          .v_BSGE = state[1],
                          .lengths_B = context.lengths_B,
                          .o_BHE = o_BHD,
-                         .options = attention_});
+                         .options = OptionsOfLoop(context.loop)});
   Var o = tape.Input(o_BHD.Reshape({batch, heads * dim}));
   if (gate_proj_ != nullptr) o = SigmoidGate(tape, o, Linear(tape, x, *gate_proj_));
   return Linear(tape, o, o_proj_).value;
 }
 
-std::vector<StateEntry> FullAttention::StateSpec(int64_t sequences, int64_t capacity,
-                                                 DType dtype) const {
+std::vector<StateEntry> SoftmaxAttention::StateSpec(int64_t sequences, int64_t capacity,
+                                                    DType dtype) const {
   const Shape cache = {sequences, capacity, options_.kv_heads, options_.head_dim};
   return {{"k_cache", cache, dtype}, {"v_cache", cache, dtype}};
 }
 
-double FullAttention::FlopsPerToken(int64_t sequence) const {
+SequenceStrategy SoftmaxAttention::strategy() const {
+  const std::vector<int64_t>& windows = options_.windows;
+  const bool all = std::find(windows.begin(), windows.end(), 0) != windows.end();
+  return all ? SequenceStrategy::kGather : SequenceStrategy::kHalo;
+}
+
+double SoftmaxAttention::FlopsPerToken(int64_t sequence) const {
   const double inner = static_cast<double>(options_.heads * options_.head_dim);
   const double kv = static_cast<double>(options_.kv_heads * options_.head_dim);
   const double width = static_cast<double>(options_.width);
   const double projections = 2 * width * ((options_.gate ? 3 : 2) * inner + 2 * kv);
-  return projections + 2 * inner * static_cast<double>(sequence + 1);
+  double visible = 0;  // the mean over loops
+  for (int64_t window : options_.windows) visible += MeanVisible(window, sequence);
+  visible /= static_cast<double>(options_.windows.size());
+  return projections + 4 * inner * visible;
 }
 
-ForeignTable FullAttention::ForeignNames() {
+ForeignTable SoftmaxAttention::ForeignNames() {
   return {.params = {{"q_proj.weight", "q_proj.weight"},
                      {"k_proj.weight", "k_proj.weight"},
                      {"v_proj.weight", "v_proj.weight"},
@@ -152,7 +199,7 @@ ForeignTable FullAttention::ForeignNames() {
                      {"gate_proj.weight", "gate_proj.weight"},
                      {"q_norm.weight", "q_norm.weight"},
                      {"k_norm.weight", "k_norm.weight"}},
-          .options = {{"qk_norm", "qk_norm"}}};
+          .options = {{"qk_norm", "qk_norm"}, {"window", "window_size"}}};
 }
 
 }  // namespace lt2
