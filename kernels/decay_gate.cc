@@ -11,7 +11,7 @@ Cost CostOf(const DecayGateBackwardArgs& args) {
 }
 
 Var DecayGate(Tape& tape, Var a, Param& A_log, Param& dt_bias) {
-  CHECK_EQ(a.shape().back(), A_log.value.size()) << A_log.spec.name;
+  CHECK_EQ(a.shape().back() % A_log.value.size(), 0) << A_log.spec.name;
   CHECK_EQ(a.shape().back(), dt_bias.value.size()) << dt_bias.spec.name;
   Stream& stream = tape.stream();
   Tensor g = Tensor::Empty(a.shape(), a.value.dtype(), tape.device());

@@ -13,9 +13,10 @@ Sizes SizesOf(const Tensor& q, const Tensor& v) {
 }
 
 // Bytes of q, k, v, g, beta and o, each once.
-double StreamBytes(const Sizes& n, DType dtype) {
+double StreamBytes(const Sizes& n, const Tensor& channel_decay, DType dtype) {
+  const int64_t decays = channel_decay.defined() ? n.k : 1;
   return static_cast<double>(n.tokens * SizeOf(dtype)) *
-         (2 * n.key_heads * n.k + 2 * n.heads * n.v + 2 * n.heads);
+         (2 * n.key_heads * n.k + 2 * n.heads * n.v + (1 + decays) * n.heads);
 }
 
 void CheckShapes(const ScanDeltaInputs& in, const Documents& documents) {
@@ -26,7 +27,9 @@ void CheckShapes(const ScanDeltaInputs& in, const Documents& documents) {
   CHECK_EQ(in.k_NHK.shape(), q.shape());
   CHECK_EQ(v.shape(), (Shape{n.tokens, n.heads, n.v}));
   CHECK_EQ(in.beta_NG.shape(), (Shape{n.tokens, n.heads}));
+  CHECK(!in.g_NG.value.defined() || !in.g_NGK.value.defined()) << "one decay or the other";
   if (in.g_NG.value.defined()) CHECK_EQ(in.g_NG.shape(), in.beta_NG.shape());
+  if (in.g_NGK.value.defined()) CHECK_EQ(in.g_NGK.shape(), (Shape{n.tokens, n.heads, n.k}));
   if (in.initial_state_DGKV.value.defined()) {
     CHECK_EQ(in.initial_state_DGKV.shape(), (Shape{documents.capacity(), n.heads, n.k, n.v}));
   }
@@ -40,7 +43,7 @@ Cost CostOf(const ScanDeltaForwardArgs& a) {
   constexpr double c = kChunk;
   const double per_token = 6 * c * n.k + 4 * c * n.v + 6.0 * n.k * n.v + c * c / 3;
   return {.flops = static_cast<double>(n.tokens * n.heads) * per_token,
-          .bytes = StreamBytes(n, a.q_NHK.dtype())};
+          .bytes = StreamBytes(n, a.g_NGK, a.q_NHK.dtype())};
 }
 
 Cost CostOf(const ScanDeltaBackwardArgs& a) {
@@ -49,14 +52,14 @@ Cost CostOf(const ScanDeltaBackwardArgs& a) {
   const double per_token = 14 * c * n.k + 10 * c * n.v + 16.0 * n.k * n.v + 4 * c * c;
   const double saved = static_cast<double>(a.states_CGKV.bytes() + a.u_NGV.bytes());
   return {.flops = static_cast<double>(n.tokens * n.heads) * per_token,
-          .bytes = 2 * StreamBytes(n, a.q_NHK.dtype()) + saved};
+          .bytes = 2 * StreamBytes(n, a.g_NGK, a.q_NHK.dtype()) + saved};
 }
 
 Cost CostOf(const ScanDeltaStepArgs& a) {
   const Sizes n = SizesOf(a.q_BHK, a.v_BGV);
-  return {
-      .flops = 7.0 * static_cast<double>(a.state_BGKV.size()),
-      .bytes = StreamBytes(n, a.q_BHK.dtype()) + 2.0 * static_cast<double>(a.state_BGKV.bytes())};
+  return {.flops = 7.0 * static_cast<double>(a.state_BGKV.size()),
+          .bytes = StreamBytes(n, a.g_BGK, a.q_BHK.dtype()) +
+                   2.0 * static_cast<double>(a.state_BGKV.bytes())};
 }
 
 ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
@@ -76,6 +79,7 @@ ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
                               .k_NHK = in.k_NHK.value,
                               .v_NGV = v,
                               .g_NG = in.g_NG.value,
+                              .g_NGK = in.g_NGK.value,
                               .beta_NG = in.beta_NG.value,
                               .initial_DGKV = in.initial_state_DGKV.value,
                               .documents = documents,
@@ -97,6 +101,7 @@ ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
                                .k_NHK = in.k_NHK.value,
                                .v_NGV = in.v_NGV.value,
                                .g_NG = in.g_NG.value,
+                               .g_NGK = in.g_NGK.value,
                                .beta_NG = in.beta_NG.value,
                                .initial_DGKV = in.initial_state_DGKV.value,
                                .documents = documents,
@@ -111,11 +116,12 @@ ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
                                .dk_NHK = GradInto(dx[1]),
                                .dv_NGV = GradInto(dx[2]),
                                .dg_NG = GradInto(dx[3]),
-                               .dbeta_NG = GradInto(dx[4]),
-                               .dinitial_DGKV = GradInto(dx[5])});
+                               .dg_NGK = GradInto(dx[4]),
+                               .dbeta_NG = GradInto(dx[5]),
+                               .dinitial_DGKV = GradInto(dx[6])});
   };
-  const std::vector<Var> inputs = {in.q_NHK, in.k_NHK,   in.v_NGV,
-                                   in.g_NG,  in.beta_NG, in.initial_state_DGKV};
+  const std::vector<Var> inputs = {
+      in.q_NHK, in.k_NHK, in.v_NGV, in.g_NG, in.g_NGK, in.beta_NG, in.initial_state_DGKV};
   const std::vector<Var> vars = tape.Record(inputs, std::move(out), std::move(node));
   return {.o_NGV = vars[0], .final_state_DGKV = want_final_state ? vars[1] : Var()};
 }

@@ -7,8 +7,10 @@
 //   o_t  = scale S_t^T q_t
 //
 // With a log-decay g <= 0 per token and value head this is the gated delta rule (Yang, Kautz,
-// Hatamizadeh: "Gated Delta Networks", 2024); without g it is the delta rule (Yang et al.:
-// "Parallelizing Linear Transformers with the Delta Rule over Sequence Length", 2024).
+// Hatamizadeh: "Gated Delta Networks", 2024); with one per key channel as well, exp(g_t) a diagonal
+// matrix on the left, Kimi delta attention ("Kimi Linear", 2025); without g it is the delta rule
+// (Yang et al.: "Parallelizing Linear Transformers with the Delta Rule over Sequence Length",
+// 2024).
 //
 // Shapes: N tokens of D documents, H key heads, G value heads (a multiple of H: key head h serves
 // value heads h·G/H … (h+1)·G/H - 1), key width K, value width V, C chunks of at most kChunk
@@ -24,7 +26,7 @@ namespace lt2 {
 
 struct ScanDeltaForwardArgs {
   Tensor q_NHK, k_NHK, v_NGV;
-  Tensor g_NG;  // undefined: no decay
+  Tensor g_NG, g_NGK;  // at most one; both undefined: no decay
   Tensor beta_NG;
   Tensor initial_DGKV;  // undefined: zero
   Documents documents;
@@ -36,19 +38,19 @@ struct ScanDeltaForwardArgs {
 };
 
 struct ScanDeltaBackwardArgs {
-  Tensor q_NHK, k_NHK, v_NGV, g_NG, beta_NG, initial_DGKV;
+  Tensor q_NHK, k_NHK, v_NGV, g_NG, g_NGK, beta_NG, initial_DGKV;
   Documents documents;
   double scale = 1;
   Tensor states_CGKV, u_NGV;   // saved by the forward
   Tensor do_NGV, dfinal_DGKV;  // undefined: zero
   Tensor dstates_CGKV, e_NGV;  // working memory
-  GradInto dq_NHK, dk_NHK, dv_NGV, dg_NG, dbeta_NG, dinitial_DGKV;
+  GradInto dq_NHK, dk_NHK, dv_NGV, dg_NG, dg_NGK, dbeta_NG, dinitial_DGKV;
 };
 
 // One token for each of B sequences; the state is updated in place.
 struct ScanDeltaStepArgs {
   Tensor q_BHK, k_BHK, v_BGV;
-  Tensor g_BG;  // undefined: no decay
+  Tensor g_BG, g_BGK;  // at most one; both undefined: no decay
   Tensor beta_BG;
   Tensor state_BGKV;
   double scale = 1;
@@ -61,7 +63,7 @@ LT2_KERNEL(ScanDeltaStep, ScanDeltaStepArgs)
 
 struct ScanDeltaInputs {
   Var q_NHK, k_NHK, v_NGV;
-  Var g_NG;  // optional
+  Var g_NG = {}, g_NGK = {};  // at most one
   Var beta_NG;
   Var initial_state_DGKV;  // optional; D = documents.capacity()
 };

@@ -8,7 +8,13 @@
 namespace lt2 {
 namespace {
 
-enum class Decay { kNone, kOrdinary, kSlow, kMixed };  // kMixed: nothing, or -30, token by token
+// kMixed: next to nothing, or -30, value by value.
+enum class Decay { kNone, kZero, kOrdinary, kSlow, kMixed };
+enum class Rule { kDelta, kGated, kChannels };
+
+const char* NameOf(Rule rule) {
+  return rule == Rule::kDelta ? "delta_rule" : rule == Rule::kGated ? "gated_delta_rule" : "kda";
+}
 
 struct Sizes {
   int64_t batch, length, key_heads, heads, k, v;
@@ -30,6 +36,7 @@ HostArray Normalised(HostArray x) {
 }
 
 HostArray LogDecay(uint64_t seed, const Shape& shape, Decay decay) {
+  if (decay == Decay::kZero) return {.shape = shape, .values = std::vector<double>(shape.size())};
   if (decay == Decay::kSlow) return RandomUniform(seed, "g", shape, -0.002, 0);
   HostArray g = RandomNormal(seed, "g", shape);
   for (double& x : g.values) {
@@ -41,9 +48,9 @@ HostArray LogDecay(uint64_t seed, const Shape& shape, Decay decay) {
   return g;
 }
 
-CaseData Instance(uint64_t seed, const Sizes& n) {
+CaseData Instance(uint64_t seed, const Sizes& n, Rule rule) {
   const Shape scalars = {n.batch, n.length, n.heads}, keys = {n.batch, n.length, n.key_heads, n.k};
-  CaseData data{.op = n.decay == Decay::kNone ? "delta_rule" : "gated_delta_rule",
+  CaseData data{.op = NameOf(rule),
                 .attributes = {{"scale", 1 / std::sqrt(static_cast<double>(n.k))}}};
   data.name = absl::StrCat(n.batch, "x", n.length, " heads ", n.key_heads, ":", n.heads, " K ", n.k,
                            " V ", n.v, " documents ", n.cu_seqlens.size(), " decay ",
@@ -52,7 +59,10 @@ CaseData Instance(uint64_t seed, const Sizes& n) {
   data.inputs["k"] = Normalised(RandomNormal(seed, "k", keys));
   data.inputs["v"] = RandomNormal(seed, "v", {n.batch, n.length, n.heads, n.v});
   data.inputs["beta"] = RandomUniform(seed, "beta", scalars, 0, n.decay == Decay::kSlow ? 2 : 1);
-  if (n.decay != Decay::kNone) data.inputs["g"] = LogDecay(seed, scalars, n.decay);
+  if (rule == Rule::kGated) data.inputs["g"] = LogDecay(seed, scalars, n.decay);
+  if (rule == Rule::kChannels) {
+    data.inputs["g"] = LogDecay(seed, {n.batch, n.length, n.heads, n.k}, n.decay);
+  }
   if (!n.cu_seqlens.empty()) data.inputs["cu_seqlens"] = IntArray(n.cu_seqlens);
   if (n.initial_state) {
     const auto documents =
@@ -67,44 +77,47 @@ std::map<std::string, Var> Run(CaseContext& c) {
   ScanDeltaInputs in{.q_NHK = c.FlatIn("q"),
                      .k_NHK = c.FlatIn("k"),
                      .v_NGV = c.FlatIn("v"),
-                     .g_NG = {},
                      .beta_NG = c.FlatIn("beta"),
                      .initial_state_DGKV = {}};
-  if (c.Has("g")) in.g_NG = c.FlatIn("g");
+  if (c.Has("g")) {
+    const Var g = c.FlatIn("g");
+    (g.shape().rank() == 3 ? in.g_NGK : in.g_NG) = g;
+  }
   if (c.Has("initial_state")) in.initial_state_DGKV = c.In("initial_state");
   const ScanOutputs out = ScanDelta(c.tape(), in, c.Number("scale"), c.documents("q"),
                                     /*want_final_state=*/true);
   return {{"o", out.o_NGV}, {"final_state", out.final_state_DGKV}};
 }
 
-OpCase Case(const char* op, bool decays) {
-  return {.op = op,
+OpCase Case(Rule rule) {
+  return {.op = NameOf(rule),
           .run = Run,
           .instances =
-              [decays](uint64_t seed) {
+              [rule](uint64_t seed) {
                 std::vector<Sizes> sizes = {
                     {1, 1, 1, 1, 1, 1},
                     {2, 64, 2, 2, 16, 16, {}, Decay::kOrdinary, true},
                     {1, 140, 1, 3, 12, 20, {0, 1, 65, 66, 140}, Decay::kSlow, true},
                     {3, 77, 1, 2, 33, 7, {}, Decay::kMixed},
                     {1, 75, 1, 1, 96, 112, {0, 66, 75}, Decay::kMixed, true}};
+                if (rule == Rule::kChannels) sizes.push_back({1, 70, 1, 2, 8, 8, {}, Decay::kZero});
                 std::vector<CaseData> cases;
                 for (Sizes& n : sizes) {
-                  if (!decays) n.decay = Decay::kNone;
-                  cases.push_back(Instance(seed, n));
+                  if (rule == Rule::kDelta) n.decay = Decay::kNone;
+                  cases.push_back(Instance(seed, n, rule));
                 }
                 return cases;
               },
           .bench =
-              [decays] {
-                return Instance(
-                    0, {8, 256, 4, 4, 48, 96, {}, decays ? Decay::kOrdinary : Decay::kNone});
+              [rule] {
+                return Instance(0, {8, 256, 4, 4, 48, 96, {}, Decay::kOrdinary}, rule);
               }};
 }
 
 }  // namespace
 
-OpCase GatedDeltaRuleCase() { return Case("gated_delta_rule", true); }
-OpCase DeltaRuleCase() { return Case("delta_rule", false); }
+OpCase GatedDeltaRuleCase() { return Case(Rule::kGated); }
+OpCase DeltaRuleCase() { return Case(Rule::kDelta); }
+OpCase KdaCase() { return Case(Rule::kChannels); }
 
 }  // namespace lt2

@@ -64,11 +64,13 @@ class RowSums {
     std::fill(line, line + width_, T(0));
     return line;
   }
-  // to += sum of columns [begin, begin + count) over the lines.
-  void AddTo(T* to, int64_t begin, int64_t count) const {
-    for (int64_t i = 0; i < count; ++i) {
+  // to [count] += sums over the lines, each of `columns` columns in turn from `begin` on.
+  void AddTo(T* to, int64_t begin, int64_t count, int64_t columns = 1) const {
+    for (int64_t i = 0; i < count; ++i, begin += columns) {
       double sum = 0;
-      for (int64_t b = 0; b < blocks_; ++b) sum += lines_[b * width_ + begin + i];
+      for (int64_t b = 0; b < blocks_; ++b) {
+        for (int64_t c = 0; c < columns; ++c) sum += lines_[b * width_ + begin + c];
+      }
       to[i] += static_cast<T>(sum);
     }
   }

@@ -6,18 +6,22 @@
 namespace lt2::cpu {
 namespace {
 
-// Heads are few, too few for a vector loop: rates and biases are repeated over the rows of a tile,
-// so that a tile of tokens is one long loop.
+// Channels can be few, too few for a vector loop: rates and biases are repeated over the rows of a
+// tile, so that a tile of tokens is one long loop.
 template <class T>
 struct Tile {
   Tile(const Tensor& A_log, const Tensor& dt_bias)
-      : heads(A_log.size()), rows((256 + heads - 1) / heads), rate(rows * heads), bias(rate) {
-    for (int64_t i = 0; i < rows * heads; ++i) {
-      rate[i] = -std::exp(A_log.data<T>()[i % heads]);
-      bias[i] = dt_bias.data<T>()[i % heads];
+      : heads(A_log.size()),
+        channels(dt_bias.size()),
+        rows((256 + channels - 1) / channels),
+        rate(rows * channels),
+        bias(rate) {
+    for (int64_t i = 0; i < rows * channels; ++i) {
+      rate[i] = -std::exp(A_log.data<T>()[i % channels / (channels / heads)]);
+      bias[i] = dt_bias.data<T>()[i % channels];
     }
   }
-  int64_t heads, rows;
+  int64_t heads, channels, rows;
   std::vector<T> rate, bias;
 };
 
@@ -28,7 +32,7 @@ void Forward(const DecayGateForwardArgs& args) {
   const T* a = args.a.data<T>();
   T* g = args.g.data<T>();
   const T *rate = tile.rate.data(), *bias = tile.bias.data();
-  ForEachBlock(size, tile.rows * tile.heads, size, [=](int64_t, int64_t begin, int64_t end) {
+  ForEachBlock(size, tile.rows * tile.channels, size, [=](int64_t, int64_t begin, int64_t end) {
 #pragma omp simd
     for (int64_t i = 0; i < end - begin; ++i) {
       g[begin + i] = rate[i] * SoftPlus(a[begin + i] + bias[i]);
@@ -39,37 +43,37 @@ void Forward(const DecayGateForwardArgs& args) {
 template <class T>
 void Backward(const DecayGateBackwardArgs& args) {
   const Tile<T> tile(args.A_log, args.dt_bias);
-  const int64_t heads = tile.heads, size = args.a.size(), tokens = size / heads;
+  const int64_t channels = tile.channels, size = args.a.size(), tokens = size / channels;
   const T *dg = args.dg.data<T>(), *a = args.a.data<T>(), *g = args.g.data<T>();
   const T *rate = tile.rate.data(), *bias = tile.bias.data();
   T* da = DataOrNull<T>(args.da);
   const bool accumulate = args.accumulate_da;
-  const RowSums<T> sums(tokens, 2 * heads);  // of da, then of dg g
+  const RowSums<T> sums(tokens, 2 * channels);  // of da, then of dg g
   ForEachBlock(tokens, sums.Block(tokens), size,
                [=, &tile](int64_t block, int64_t begin, int64_t end) {
                  thread_local std::vector<T> scratch;
                  if (scratch.size() < 2 * tile.rate.size()) scratch.resize(2 * tile.rate.size());
                  T *slope = scratch.data(), *product = slope + tile.rate.size();
-                 T *sum_da = sums.Line(block), *sum_dgg = sum_da + heads;
+                 T *sum_da = sums.Line(block), *sum_dgg = sum_da + channels;
                  for (int64_t first = begin; first < end; first += tile.rows) {
-                   const int64_t rows = std::min(tile.rows, end - first), at = first * heads;
+                   const int64_t rows = std::min(tile.rows, end - first), at = first * channels;
 #pragma omp simd
-                   for (int64_t i = 0; i < rows * heads; ++i) {
+                   for (int64_t i = 0; i < rows * channels; ++i) {
                      const T z = a[at + i] + bias[i], s = Sigmoid(z);
                      slope[i] = dg[at + i] * rate[i] * (z > T(20) ? T(1) : s);
                      product[i] = dg[at + i] * g[at + i];
                    }
-                   Store(da == nullptr ? da : da + at, slope, rows * heads, accumulate);
+                   Store(da == nullptr ? da : da + at, slope, rows * channels, accumulate);
                    for (int64_t n = 0; n < rows; ++n) {
-                     for (int64_t h = 0; h < heads; ++h) {
-                       sum_da[h] += slope[n * heads + h];
-                       sum_dgg[h] += product[n * heads + h];
+                     for (int64_t c = 0; c < channels; ++c) {
+                       sum_da[c] += slope[n * channels + c];
+                       sum_dgg[c] += product[n * channels + c];
                      }
                    }
                  }
                });
-  sums.AddTo(args.ddt_bias.data<T>(), 0, heads);
-  sums.AddTo(args.dA_log.data<T>(), heads, heads);
+  sums.AddTo(args.ddt_bias.data<T>(), 0, channels);
+  sums.AddTo(args.dA_log.data<T>(), channels, tile.heads, channels / tile.heads);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ class ReversePass {
         k_(args.q_NHK.dim(2)),
         v_(args.v_NGV.dim(2)),
         ld_(PadToLanes<T>(unit.count)),
-        chunk_(scratch, k_),
+        chunk_(scratch, k_, args.g_NGK.defined()),
         dstate_(scratch.Take<T>(k_ * ld_)),
         do_(scratch.Take<T>(kChunk * ld_)),
         du_(scratch.Take<T>(kChunk * ld_)),
@@ -61,7 +61,7 @@ class ReversePass {
     chunk_.SolveTransposed(ld_, ld_, du_, e_);
     StoreRows(e_, ld_, rows.rows, unit_.count, Values(a_.e_NGV, rows.token), stride);
 
-    Scale(chunk_.gates.whole, k_ * ld_, dstate_);
+    chunk_.DecayState(ld_, dstate_);
     ProductTransposed<true>(k_, ld_, n, chunk_.q_read, chunk_.ld, do_, ld_, dstate_, ld_);
     ProductTransposed<true>(k_, ld_, n, chunk_.k_read, chunk_.ld, e_, ld_, dstate_, ld_);
   }

@@ -15,7 +15,7 @@ class ForwardPass {
         k_(args.q_NHK.dim(2)),
         v_(args.v_NGV.dim(2)),
         ld_(PadToLanes<T>(unit.count)),
-        chunk_(scratch, k_),
+        chunk_(scratch, k_, args.g_NGK.defined()),
         state_(scratch.Take<T>(k_ * ld_)),
         right_(scratch.Take<T>(kChunk * ld_)),
         u_(scratch.Take<T>(kChunk * ld_)),
@@ -60,7 +60,7 @@ class ForwardPass {
       StoreRows(u_, ld_, rows.rows, unit_.count, Values(a_.u_NGV, rows.token), stride);
     }
 
-    Scale(chunk_.gates.whole, k_ * ld_, state_);
+    chunk_.DecayState(ld_, state_);
     ProductTransposed<true>(k_, ld_, n, chunk_.k_write, chunk_.ld, u_, ld_, state_, ld_);
   }
 

@@ -11,6 +11,9 @@
 //   dG_r   = <q_r, dQ_r> + <k_r, beta_r X_r> - <k_r, dWrite_r>, and the last row gets
 //            sum_j <k_j, exp(G_C - G_j) dS_out u_j> + exp(G_C) <S_in, dS_out> on top
 //   dg_t   = sum of dG_r over r >= t in the chunk
+//
+// With a decay per key channel D goes inside the products over pairs (B and W are without it), and
+// dG and dg stay vectors over channels: the inner products over them are elementwise.
 #pragma once
 
 #include "kernels/cpu/scan_delta_chunk.h"
@@ -29,7 +32,7 @@ class ChunkGradients {
         k_(args.q_NHK.dim(2)),
         v_(args.v_NGV.dim(2)),
         ld_(PadToLanes<T>(v_)),
-        chunk_(scratch, k_),
+        chunk_(scratch, k_, args.g_NGK.defined()),
         state_t_(scratch.Take<T>(ld_ * chunk_.ld)),
         dstate_t_(scratch.Take<T>(ld_ * chunk_.ld)),
         square_(scratch.Take<T>(PadToLanes<T>(k_) * ld_)),
@@ -40,7 +43,8 @@ class ChunkGradients {
         b_(scratch.Take<T>(kChunk * kChunk)),
         dq_x_(scratch.Take<T>(2 * kChunk * chunk_.ld)),
         dwrite_(scratch.Take<T>(kChunk * chunk_.ld)),
-        beta_k_(scratch.Take<T>(kChunk * chunk_.ld)) {}
+        beta_k_(scratch.Take<T>(kChunk * chunk_.ld)),
+        at_end_(scratch.Take<double>(chunk_.ld)) {}
 
   void Run(int64_t chunk, int64_t key_head) {
     rows_ = RowsOfChunk(a_.documents, chunk);
@@ -79,30 +83,51 @@ class ChunkGradients {
 
     T *dq = dq_x_, *x = dq_x_ + n * ld_k;
     Product<false>(2 * n, ld_k, v_, do_e_, ld_, state_t_, ld_k, dq_x_, ld_k);
-    const ChunkGates<T>& gates = chunk_.gates;
-    T read[kChunk], minus_start[kChunk];
-    for (int64_t r = 0; r < n; ++r) {
-      read[r] = chunk_.scale * gates.from_start[r];
-      minus_start[r] = -gates.from_start[r];
-    }
-    ScaleRows(read, dq, n, ld_k, dq);
-    ScaleRows(minus_start, x, n, ld_k, x);
-    LowerTimes<true>(n, ld_k, w_, chunk_.k, ld_k, dq);
-    LowerTimes<true>(n, ld_k, b_, chunk_.k, ld_k, x);
-
+    chunk_.ScaleToRead(chunk_.scale, dq, dq);
+    chunk_.ScaleToRead(-1, x, x);
     Product<false>(n, ld_k, v_, u_, ld_, dstate_t_, ld_k, dwrite_, ld_k);
-    ScaleRows(gates.to_end, dwrite_, n, ld_k, dwrite_);
-    double at_end = gates.whole * Dot(state_t_, dstate_t_, v_ * ld_k);
-    for (int64_t r = 0; r < n; ++r) {
-      at_end += Dot(chunk_.k + r * ld_k, dwrite_ + r * ld_k, k_);
+    chunk_.ScaleToWrite(dwrite_, dwrite_);
+    AtEnd();
+    ScaleRows(chunk_.gates.beta, chunk_.k, n, ld_k, beta_k_);
+    if (chunk_.channels) {
+      chunk_.channels->AddPairGradients(w_, chunk_.q, chunk_.k, dq, dwrite_);
+      chunk_.channels->AddPairGradients(b_, beta_k_, chunk_.k, x, dwrite_);
+    } else {
+      LowerTimes<true>(n, ld_k, w_, chunk_.k, ld_k, dq);
+      LowerTimes<true>(n, ld_k, b_, chunk_.k, ld_k, x);
+      AddLowerTransposedTimes(n, ld_k, w_, chunk_.q, ld_k, dwrite_);
+      AddLowerTransposedTimes(n, ld_k, b_, beta_k_, ld_k, dwrite_);
     }
-    ScaleRows(gates.beta, chunk_.k, n, ld_k, beta_k_);
-    AddLowerTransposedTimes(n, ld_k, w_, chunk_.q, ld_k, dwrite_);
-    AddLowerTransposedTimes(n, ld_k, b_, beta_k_, ld_k, dwrite_);
 
     StoreKeys(dq, x, first);
-    StoreGates(head, e, dq, x, at_end);
+    StoreBeta(head, e, x);
+    StoreDecay(head, dq, x);
+    StoreChannelDecay(head, dq, x);
     StoreValues(head, e);
+  }
+
+  // What the last row's dG gets on top, per channel, or in all as element 0; dwrite_ has only the
+  // state's share yet.
+  void AtEnd() {
+    if (!a_.dg_NG.to.defined() && !a_.dg_NGK.to.defined()) return;
+    const int64_t ld_k = chunk_.ld;
+    if (!chunk_.channels) {
+      at_end_[0] = chunk_.gates.whole * Dot(state_t_, dstate_t_, v_ * ld_k);
+      for (int64_t r = 0; r < rows_.padded; ++r) {
+        at_end_[0] += Dot(chunk_.k + r * ld_k, dwrite_ + r * ld_k, k_);
+      }
+      return;
+    }
+    std::fill(at_end_, at_end_ + ld_k, 0.0);
+    for (int64_t j = 0; j < v_; ++j) AddProduct(state_t_ + j * ld_k, dstate_t_ + j * ld_k);
+    for (int64_t d = 0; d < k_; ++d) at_end_[d] *= chunk_.Whole(d);
+    for (int64_t r = 0; r < rows_.padded; ++r) {
+      AddProduct(chunk_.k + r * ld_k, dwrite_ + r * ld_k);
+    }
+  }
+  void AddProduct(const T* a, const T* b) {
+#pragma omp simd
+    for (int64_t d = 0; d < k_; ++d) at_end_[d] += static_cast<double>(a[d] * b[d]);
   }
 
   // W and B.
@@ -138,25 +163,45 @@ class ChunkGradients {
     }
   }
 
-  void StoreGates(int64_t head, const T* e, const T* dq, const T* x, double at_end) {
-    T* dg = HeadRows<T>(a_.dg_NG.to, rows_.token, head);
+  void StoreBeta(int64_t head, const T* e, const T* x) {
     T* dbeta = HeadRows<T>(a_.dbeta_NG.to, rows_.token, head);
     const T* v = HeadRows<T>(a_.v_NGV, rows_.token, head);
-    double later = at_end;
+    for (int64_t r = 0; r < rows_.rows && dbeta != nullptr; ++r) {
+      const T value = Dot(chunk_.k + r * chunk_.ld, x + r * chunk_.ld, k_) +
+                      Dot(e + r * ld_, v + r * heads_ * v_, v_);
+      T& to = dbeta[r * heads_];
+      to = (a_.dbeta_NG.accumulate ? to : T(0)) + value;
+    }
+  }
+
+  void StoreDecay(int64_t head, const T* dq, const T* x) {
+    T* dg = HeadRows<T>(a_.dg_NG.to, rows_.token, head);
+    if (dg == nullptr) return;
+    double later = at_end_[0];
     for (int64_t r = rows_.rows - 1; r >= 0; --r) {
       const T *q_r = chunk_.q + r * chunk_.ld, *k_r = chunk_.k + r * chunk_.ld;
-      const T k_x = Dot(k_r, x + r * chunk_.ld, k_);
-      if (dbeta != nullptr) {
-        const T value = k_x + Dot(e + r * ld_, v + r * heads_ * v_, v_);
-        T& to = dbeta[r * heads_];
-        to = (a_.dbeta_NG.accumulate ? to : T(0)) + value;
-      }
-      if (dg != nullptr) {
-        later += static_cast<double>(Dot(q_r, dq + r * chunk_.ld, k_)) +
-                 static_cast<double>(chunk_.gates.beta[r] * k_x) -
-                 static_cast<double>(Dot(k_r, dwrite_ + r * chunk_.ld, k_));
-        T& to = dg[r * heads_];
-        to = (a_.dg_NG.accumulate ? to : T(0)) + static_cast<T>(later);
+      later += static_cast<double>(Dot(q_r, dq + r * chunk_.ld, k_)) +
+               static_cast<double>(chunk_.gates.beta[r] * Dot(k_r, x + r * chunk_.ld, k_)) -
+               static_cast<double>(Dot(k_r, dwrite_ + r * chunk_.ld, k_));
+      T& to = dg[r * heads_];
+      to = (a_.dg_NG.accumulate ? to : T(0)) + static_cast<T>(later);
+    }
+  }
+
+  void StoreChannelDecay(int64_t head, const T* dq, const T* x) {
+    T* to = HeadRows<T>(a_.dg_NGK.to, rows_.token, head);
+    if (to == nullptr) return;
+    const bool add = a_.dg_NGK.accumulate;
+    double* later = at_end_;
+    to += (rows_.rows - 1) * heads_ * k_;
+    for (int64_t r = rows_.rows - 1; r >= 0; --r, to -= heads_ * k_) {
+      const T *q_r = chunk_.q + r * chunk_.ld, *k_r = chunk_.k + r * chunk_.ld;
+      const T *dq_r = dq + r * chunk_.ld, *x_r = x + r * chunk_.ld;
+      const T *write_r = dwrite_ + r * chunk_.ld, beta = chunk_.gates.beta[r];
+#pragma omp simd
+      for (int64_t d = 0; d < k_; ++d) {
+        later[d] += static_cast<double>(q_r[d] * dq_r[d] + k_r[d] * (beta * x_r[d] - write_r[d]));
+        to[d] = (add ? to[d] : T(0)) + static_cast<T>(later[d]);
       }
     }
   }
@@ -176,6 +221,7 @@ class ChunkGradients {
   T *u_, *u_t_, *w_, *b_;
   T* dq_x_;  // dQ, then X right after its rows
   T *dwrite_, *beta_k_;
+  double* at_end_;  // [K]
   ChunkRows rows_{};
   int64_t chunk_index_ = 0, key_head_ = 0;
 };

@@ -6,17 +6,24 @@
 namespace lt2::cpu {
 namespace {
 
+// exp(g) of each key channel; null: no decay of that kind.
+template <class T>
+void Decays(const T* g, const T* g_K, int64_t width, T* decay) {
+  std::fill(decay, decay + width, g != nullptr ? Exp(*g) : T(1));
+  for (int64_t d = 0; d < width && g_K != nullptr; ++d) decay[d] = Exp(g_K[d]);
+}
+
 // Two passes over the state: decay it and read k, then write k u^T and read q.
 template <class T>
-void StepHead(int64_t k_width, int64_t v_width, const T* q, const T* k, const T* v, T decay, T beta,
-              T scale, T* state, T* u, T* o) {
+void StepHead(int64_t k_width, int64_t v_width, const T* q, const T* k, const T* v, const T* decay,
+              T beta, T scale, T* state, T* u, T* o) {
   std::copy(v, v + v_width, u);
   for (int64_t d = 0; d < k_width; ++d) {
     T* s = state + d * v_width;
-    const T k_d = k[d];
+    const T k_d = k[d], decay_d = decay[d];
 #pragma omp simd
     for (int64_t j = 0; j < v_width; ++j) {
-      s[j] *= decay;
+      s[j] *= decay_d;
       u[j] -= s[j] * k_d;
     }
   }
@@ -43,12 +50,14 @@ void ScanDeltaStep(Stream&, const ScanDeltaStepArgs& a) {
 #pragma omp parallel for collapse(2) if (a.state_BGKV.size() > kThreadingPays)
     for (int64_t b = 0; b < batch; ++b) {
       for (int64_t h = 0; h < heads; ++h) {
-        const T decay = a.g_BG.defined() ? Exp(*HeadRows<T>(a.g_BG, b, h)) : T(1);
+        Scratch& scratch = Scratch::Restart();
+        T *u = scratch.Take<T>(v_width), *decay = scratch.Take<T>(k_width);
+        Decays(HeadRows<T>(a.g_BG, b, h), HeadRows<T>(a.g_BGK, b, h), k_width, decay);
         StepHead(k_width, v_width, HeadRows<T>(a.q_BHK, b, h / group),
                  HeadRows<T>(a.k_BHK, b, h / group), HeadRows<T>(a.v_BGV, b, h), decay,
                  *HeadRows<T>(a.beta_BG, b, h), static_cast<T>(a.scale),
-                 a.state_BGKV.data<T>() + (b * heads + h) * k_width * v_width,
-                 Scratch::Restart().Take<T>(v_width), HeadRows<T>(a.o_BGV, b, h));
+                 a.state_BGKV.data<T>() + (b * heads + h) * k_width * v_width, u,
+                 HeadRows<T>(a.o_BGV, b, h));
       }
     }
   });

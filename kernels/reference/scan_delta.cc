@@ -14,13 +14,22 @@ double* At(const Tensor& x, int64_t i, int64_t j) {
 struct Head {
   int64_t k, v;
   double scale;
+  bool per_channel;  // g is [K]
 };
+
+// exp(g) of key channel d; g null: no decay.
+double DecayOf(const Head& head, const double* g, int64_t d) {
+  return g != nullptr ? std::exp(g[head.per_channel ? d : 0]) : 1.0;
+}
+
+const Tensor& Either(const Tensor& g, const Tensor& g_channels) {
+  return g_channels.defined() ? g_channels : g;
+}
 
 // S <- exp(g) S, u = beta (v - S^T k), S <- S + k u^T, o = scale S^T q. `error` is u / beta.
 void Advance(const Head& head, const double* q, const double* k, const double* v, const double* g,
              double beta, double* s, double* error, double* o) {
-  const double decay = g != nullptr ? std::exp(*g) : 1.0;
-  for (int64_t i = 0; i < head.k * head.v; ++i) s[i] *= decay;
+  for (int64_t i = 0; i < head.k * head.v; ++i) s[i] *= DecayOf(head, g, i / head.v);
   for (int64_t j = 0; j < head.v; ++j) {
     error[j] = v[j];
     for (int64_t d = 0; d < head.k; ++d) error[j] -= s[d * head.v + j] * k[d];
@@ -37,18 +46,19 @@ void Advance(const Head& head, const double* q, const double* k, const double* v
 
 // What is known of dS_t after o_t, turned into the gradients at t and dS_{t-1}. s_before = S_{t-1}.
 struct TokenGrad {
-  std::vector<double> dq, dk, dv;
-  double dg = 0, dbeta = 0;
+  std::vector<double> dq, dk, dv, dg;
+  double dbeta = 0;
 };
 TokenGrad Retreat(const Head& head, const double* q, const double* k, const double* v,
                   const double* g, double beta, const double* s_before, const double* d_o,
                   std::vector<double>& ds) {
   const int64_t K = head.k, V = head.v;
-  const double decay = g != nullptr ? std::exp(*g) : 1.0;
   std::vector<double> s(s_before, s_before + K * V), error(V);
   Advance(head, q, k, v, g, beta, s.data(), error.data(), nullptr);
-  TokenGrad grad{
-      .dq = std::vector<double>(K), .dk = std::vector<double>(K), .dv = std::vector<double>(V)};
+  TokenGrad grad{.dq = std::vector<double>(K),
+                 .dk = std::vector<double>(K),
+                 .dv = std::vector<double>(V),
+                 .dg = std::vector<double>(head.per_channel ? K : 1)};
   for (int64_t d = 0; d < K; ++d) {
     for (int64_t j = 0; j < V && d_o != nullptr; ++j) {
       grad.dq[d] += head.scale * s[d * V + j] * d_o[j];
@@ -61,10 +71,10 @@ TokenGrad Retreat(const Head& head, const double* q, const double* k, const doub
     grad.dv[j] = beta * du;
     grad.dbeta += du * error[j];
     for (int64_t d = 0; d < K; ++d) {
-      const double decayed = decay * s_before[d * V + j];
+      const double decay = DecayOf(head, g, d), decayed = decay * s_before[d * V + j];
       grad.dk[d] += ds[d * V + j] * beta * error[j] - beta * du * decayed;
       ds[d * V + j] -= k[d] * beta * du;  // now with respect to the decayed state
-      grad.dg += ds[d * V + j] * decayed;
+      grad.dg[head.per_channel ? d : 0] += ds[d * V + j] * decayed;
       ds[d * V + j] *= decay;
     }
   }
@@ -82,7 +92,7 @@ void Into(const GradInto& grad, int64_t token, int64_t head, const double* value
 }  // namespace
 
 void ScanDeltaForward(Stream&, const ScanDeltaForwardArgs& a) {
-  const Head sizes{a.q_NHK.dim(2), a.v_NGV.dim(2), a.scale};
+  const Head sizes{a.q_NHK.dim(2), a.v_NGV.dim(2), a.scale, a.g_NGK.defined()};
   const int64_t heads = a.v_NGV.dim(1), group = heads / a.q_NHK.dim(1);
   const int32_t* cu = a.documents.cu_seqlens().data<int32_t>();
   std::vector<double> error(sizes.v);
@@ -93,7 +103,8 @@ void ScanDeltaForward(Stream&, const ScanDeltaForwardArgs& a) {
       if (const double* s0 = At(a.initial_DGKV, d, h)) s.assign(s0, s0 + s.size());
       for (int64_t t = cu[d]; t < cu[d + 1]; ++t) {
         Advance(sizes, At(a.q_NHK, t, h / group), At(a.k_NHK, t, h / group), At(a.v_NGV, t, h),
-                At(a.g_NG, t, h), *At(a.beta_NG, t, h), s.data(), error.data(), At(a.o_NGV, t, h));
+                At(Either(a.g_NG, a.g_NGK), t, h), *At(a.beta_NG, t, h), s.data(), error.data(),
+                At(a.o_NGV, t, h));
       }
       if (double* to = At(a.final_DGKV, d, h)) std::copy(s.begin(), s.end(), to);
     }
@@ -101,7 +112,7 @@ void ScanDeltaForward(Stream&, const ScanDeltaForwardArgs& a) {
 }
 
 void ScanDeltaBackward(Stream&, const ScanDeltaBackwardArgs& a) {
-  const Head sizes{a.q_NHK.dim(2), a.v_NGV.dim(2), a.scale};
+  const Head sizes{a.q_NHK.dim(2), a.v_NGV.dim(2), a.scale, a.g_NGK.defined()};
   const int64_t heads = a.v_NGV.dim(1), group = heads / a.q_NHK.dim(1), size = sizes.k * sizes.v;
   const int32_t* cu = a.documents.cu_seqlens().data<int32_t>();
   std::vector<double> error(sizes.v);
@@ -113,7 +124,7 @@ void ScanDeltaBackward(Stream&, const ScanDeltaBackwardArgs& a) {
       const auto token = [&](const auto& visit, int64_t i) {
         const int64_t t = cu[d] + i;
         return visit(t, At(a.q_NHK, t, h / group), At(a.k_NHK, t, h / group), At(a.v_NGV, t, h),
-                     At(a.g_NG, t, h), *At(a.beta_NG, t, h));
+                     At(Either(a.g_NG, a.g_NGK), t, h), *At(a.beta_NG, t, h));
       };
       for (int64_t i = 0; i < tokens; ++i) {
         token(
@@ -134,7 +145,8 @@ void ScanDeltaBackward(Stream&, const ScanDeltaBackwardArgs& a) {
               Into(a.dq_NHK, t, h / group, grad.dq.data(), sizes.k, first);
               Into(a.dk_NHK, t, h / group, grad.dk.data(), sizes.k, first);
               Into(a.dv_NGV, t, h, grad.dv.data(), sizes.v, true);
-              Into(a.dg_NG, t, h, &grad.dg, 1, true);
+              Into(sizes.per_channel ? a.dg_NGK : a.dg_NG, t, h, grad.dg.data(),
+                   static_cast<int64_t>(grad.dg.size()), true);
               Into(a.dbeta_NG, t, h, &grad.dbeta, 1, true);
             },
             i);
@@ -145,14 +157,14 @@ void ScanDeltaBackward(Stream&, const ScanDeltaBackwardArgs& a) {
 }
 
 void ScanDeltaStep(Stream&, const ScanDeltaStepArgs& a) {
-  const Head sizes{a.q_BHK.dim(2), a.v_BGV.dim(2), a.scale};
+  const Head sizes{a.q_BHK.dim(2), a.v_BGV.dim(2), a.scale, a.g_BGK.defined()};
   const int64_t heads = a.v_BGV.dim(1), group = heads / a.q_BHK.dim(1);
   std::vector<double> error(sizes.v);
   for (int64_t b = 0; b < a.v_BGV.dim(0); ++b) {
     for (int64_t h = 0; h < heads; ++h) {
       Advance(sizes, At(a.q_BHK, b, h / group), At(a.k_BHK, b, h / group), At(a.v_BGV, b, h),
-              At(a.g_BG, b, h), *At(a.beta_BG, b, h), At(a.state_BGKV, b, h), error.data(),
-              At(a.o_BGV, b, h));
+              At(Either(a.g_BG, a.g_BGK), b, h), *At(a.beta_BG, b, h), At(a.state_BGKV, b, h),
+              error.data(), At(a.o_BGV, b, h));
     }
   }
 }

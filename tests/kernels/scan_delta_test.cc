@@ -22,8 +22,8 @@ struct Sizes {
 };
 
 // One row of tokens; decays lie in (-strongest, 0).
-CaseData Problem(uint64_t seed, const Sizes& n, double strongest, bool decays = true) {
-  CaseData data{.op = decays ? "gated_delta_rule" : "delta_rule", .name = absl::StrCat(seed)};
+CaseData Problem(uint64_t seed, const Sizes& n, double strongest, const std::string& op) {
+  CaseData data{.op = op, .name = absl::StrCat(seed)};
   data.attributes["scale"] = 1 / std::sqrt(static_cast<double>(n.k));
   // Norms at most 1: |x| <= 1 / sqrt(K) in each channel.
   const double edge = 1 / std::sqrt(static_cast<double>(n.k));
@@ -32,7 +32,10 @@ CaseData Problem(uint64_t seed, const Sizes& n, double strongest, bool decays = 
   data.inputs["k"] = RandomUniform(seed, "k", keys, -edge, edge);
   data.inputs["v"] = RandomNormal(seed, "v", {1, n.tokens, n.heads, n.v});
   data.inputs["beta"] = RandomUniform(seed, "beta", scalars, 0, 2);
-  if (decays) data.inputs["g"] = RandomUniform(seed, "g", scalars, -strongest, 0);
+  if (op == "gated_delta_rule") data.inputs["g"] = RandomUniform(seed, "g", scalars, -strongest, 0);
+  if (op == "kda") {
+    data.inputs["g"] = RandomUniform(seed, "g", {1, n.tokens, n.heads, n.k}, -strongest, 0);
+  }
   data.inputs["initial_state"] =
       RandomNormal(seed, "initial_state",
                    {static_cast<int64_t>(n.cu_seqlens.size()) - 1, n.heads, n.k, n.v}, 0.3);
@@ -103,12 +106,16 @@ Sizes RandomSizes(std::mt19937_64& random) {
   return n;
 }
 
-TEST(ScanDelta, ChunksAreTheRecurrence) {
+// With a decay per token and head, and with one per key channel.
+class ScanDeltaTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(ScanDeltaTest, ChunksAreTheRecurrence) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937_64 random(seed);
     const double strongest = std::array{0.01, 1.0, 30.0}[seed % 3];
-    const CaseData data = Problem(seed, RandomSizes(random), strongest, seed % 4 != 0);
+    const CaseData data =
+        Problem(seed, RandomSizes(random), strongest, seed % 4 == 0 ? "delta_rule" : GetParam());
     const CaseResult want = RunScan(data, Backend::kReference, DType::kF64);
     const CaseResult got64 = RunScan(data, Backend::kCpu, DType::kF64);
     ExpectNear(got64.outputs, want.outputs, 1e-10);
@@ -120,12 +127,13 @@ TEST(ScanDelta, ChunksAreTheRecurrence) {
 }
 
 // Decays of every size side by side: sums of log-decays are far larger than the differences needed.
-TEST(ScanDelta, WeakDecayAfterStrongDecayKeepsItsDigits) {
+TEST_P(ScanDeltaTest, WeakDecayAfterStrongDecayKeepsItsDigits) {
   const Sizes n{
       .tokens = 128, .key_heads = 1, .heads = 1, .k = 16, .v = 16, .cu_seqlens = {0, 128}};
-  CaseData data = Problem(7, n, 0.01);
+  CaseData data = Problem(7, n, 0.01, GetParam());
+  const auto width = static_cast<int64_t>(data.inputs["g"].values.size()) / 128;
   for (int64_t t = 0; t < 128; ++t) {
-    if (t % 64 < 40) data.inputs["g"].values[t] = -30;
+    if (t % 64 < 40) std::fill_n(data.inputs["g"].values.begin() + t * width, width, -30);
   }
   const CaseResult want = RunScan(data, Backend::kReference, DType::kF64);
   const CaseResult got = RunScan(data, Backend::kCpu, DType::kF32);
@@ -133,13 +141,40 @@ TEST(ScanDelta, WeakDecayAfterStrongDecayKeepsItsDigits) {
   ExpectNear(got.grads, want.grads, 2e-5);
 }
 
-TEST(ScanDelta, SplittingAndPassingTheStateChangesNothing) {
+// No decay and all of it, one key repeated, beta 0 and 1, lengths around every edge.
+TEST_P(ScanDeltaTest, ExtremesAreRight) {
+  for (const int64_t length : {1, 15, 16, 17, 48, 63, 64, 65, 129}) {
+    for (const double decay : {0.0, -30.0}) {
+      SCOPED_TRACE(absl::StrCat("length ", length, " decay ", decay));
+      const Sizes n{.tokens = length,
+                    .key_heads = 1,
+                    .heads = 2,
+                    .k = 12,
+                    .v = 20,
+                    .cu_seqlens = {0, length}};
+      CaseData data = Problem(23, n, 1, GetParam());
+      std::fill(data.inputs["g"].values.begin(), data.inputs["g"].values.end(), decay);
+      std::fill(data.inputs["k"].values.begin(), data.inputs["k"].values.end(), 0.25);
+      Values& beta = data.inputs["beta"].values;
+      for (size_t i = 0; i < beta.size(); ++i) beta[i] = i % 3 == 0 ? 0 : 1;
+      const CaseResult want = RunScan(data, Backend::kReference, DType::kF64);
+      const CaseResult got64 = RunScan(data, Backend::kCpu, DType::kF64);
+      ExpectNear(got64.outputs, want.outputs, 1e-12);
+      ExpectNear(got64.grads, want.grads, 1e-12);
+      const CaseResult got32 = RunScan(data, Backend::kCpu, DType::kF32);
+      ExpectNear(got32.outputs, want.outputs, 5e-6);
+      ExpectNear(got32.grads, want.grads, 2e-5);
+    }
+  }
+}
+
+TEST_P(ScanDeltaTest, SplittingAndPassingTheStateChangesNothing) {
   for (const auto& [seed, length, cut] :
        std::vector<std::array<int64_t, 3>>{{1, 200, 64}, {2, 150, 1}, {3, 97, 96}, {4, 260, 131}}) {
     SCOPED_TRACE(absl::StrCat("seed ", seed, " length ", length, " cut ", cut));
     const Sizes n{
         .tokens = length, .key_heads = 1, .heads = 2, .k = 12, .v = 20, .cu_seqlens = {0, length}};
-    const CaseData whole = Problem(seed, n, 0.5);
+    const CaseData whole = Problem(seed, n, 0.5, GetParam());
     const CaseResult want = RunScan(whole, Backend::kCpu, DType::kF64);
 
     CaseData head = whole, tail = whole;
@@ -173,14 +208,15 @@ TEST(ScanDelta, SplittingAndPassingTheStateChangesNothing) {
   }
 }
 
-TEST(ScanDelta, ADocumentDoesNotSeeItsNeighbours) {
+TEST_P(ScanDeltaTest, ADocumentDoesNotSeeItsNeighbours) {
   const Sizes n{.tokens = 230,
                 .key_heads = 1,
                 .heads = 2,
                 .k = 24,
                 .v = 48,
                 .cu_seqlens = {0, 70, 140, 141, 230}};
-  const CaseData data = Problem(11, n, 0.05);  // almost no decay: what leaked would stay
+  const CaseData data =
+      Problem(11, n, 0.05, GetParam());  // almost no decay: what leaked would stay
   CaseData other = data;
   for (HostArrays* arrays : {&other.inputs, &other.cotangents}) {
     for (auto& [name, array] : *arrays) {
@@ -209,10 +245,10 @@ TEST(ScanDelta, ADocumentDoesNotSeeItsNeighbours) {
   }
 }
 
-TEST(ScanDelta, TilesOfLanesAndThreadsGiveTheSameBits) {
+TEST_P(ScanDeltaTest, TilesOfLanesAndThreadsGiveTheSameBits) {
   const Sizes n{
       .tokens = 150, .key_heads = 1, .heads = 1, .k = 24, .v = 200, .cu_seqlens = {0, 150}};
-  const CaseData data = Problem(13, n, 1);
+  const CaseData data = Problem(13, n, 1, GetParam());
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
   const CaseResult want = RunScan(data, Backend::kCpu, DType::kF32);
@@ -240,16 +276,18 @@ struct OnDevice {
   }
   ScanDeltaInputs Inputs(Tape& tape) const {
     const auto in = [&](const char* name) { return tape.Input(Make(name), true); };
+    const bool channels = data.inputs.at("g").shape.rank() == 4;
     return {.q_NHK = in("q"),
             .k_NHK = in("k"),
             .v_NGV = in("v"),
-            .g_NG = in("g"),
+            .g_NG = channels ? Var() : in("g"),
+            .g_NGK = channels ? in("g") : Var(),
             .beta_NG = in("beta"),
             .initial_state_DGKV = in("initial_state")};
   }
 };
 
-TEST(ScanDelta, StepsAreTheScan) {
+TEST_P(ScanDeltaTest, StepsAreTheScan) {
   for (const auto& [backend, dtype, tolerance] :
        {std::tuple(Backend::kReference, DType::kF64, 1e-13),
         std::tuple(Backend::kCpu, DType::kF64, 1e-12),
@@ -261,7 +299,7 @@ TEST(ScanDelta, StepsAreTheScan) {
                   .k = 24,
                   .v = 30,
                   .cu_seqlens = {0, length, 2 * length}};
-    const OnDevice on{.device = {backend}, .dtype = dtype, .data = Problem(17, n, 0.5)};
+    const OnDevice on{.device = {backend}, .dtype = dtype, .data = Problem(17, n, 0.5, GetParam())};
     Stream stream{on.device};
     Tape tape(stream);
     const ScanDeltaInputs in = on.Inputs(tape);
@@ -277,13 +315,17 @@ TEST(ScanDelta, StepsAreTheScan) {
       }
       return rows;
     };
+    const auto maybe_rows = [&](const Tensor& x, int64_t t) {
+      return x.defined() ? time_rows(x, t) : Tensor();
+    };
     Tensor state = in.initial_state_DGKV.value.Clone();
     Tensor o = Tensor::Empty({batch, n.heads, n.v}, dtype, on.device);
     for (int64_t t = 0; t < length; ++t) {
       ScanDeltaStep(stream, {.q_BHK = time_rows(in.q_NHK.value, t),
                              .k_BHK = time_rows(in.k_NHK.value, t),
                              .v_BGV = time_rows(in.v_NGV.value, t),
-                             .g_BG = time_rows(in.g_NG.value, t),
+                             .g_BG = maybe_rows(in.g_NG.value, t),
+                             .g_BGK = maybe_rows(in.g_NGK.value, t),
                              .beta_BG = time_rows(in.beta_NG.value, t),
                              .state_BGKV = state,
                              .scale = 0.2,
@@ -301,14 +343,14 @@ TEST(ScanDelta, StepsAreTheScan) {
 }
 
 // Room for more documents than there are, and the scan inside Recompute.
-TEST(ScanDelta, SparesCapacityAndSurvivesRecompute) {
+TEST_P(ScanDeltaTest, SparesCapacityAndSurvivesRecompute) {
   const Sizes n{.tokens = 100,
                 .key_heads = 1,
                 .heads = 2,
                 .k = 8,
                 .v = 24,
                 .cu_seqlens = {0, 30, 100, 100, 100}};
-  const OnDevice on{.dtype = DType::kF32, .data = Problem(19, n, 1)};
+  const OnDevice on{.dtype = DType::kF32, .data = Problem(19, n, 1, GetParam())};
   Documents documents(100, 4, on.device);
   documents.Fill(std::vector<int32_t>{0, 30, 100});
   Stream stream{on.device};
@@ -316,14 +358,17 @@ TEST(ScanDelta, SparesCapacityAndSurvivesRecompute) {
   const auto run = [&](bool recompute) {
     Tape tape(stream);
     const ScanDeltaInputs in = on.Inputs(tape);
-    const std::vector<Var> leaves = {in.q_NHK, in.k_NHK,   in.v_NGV,
-                                     in.g_NG,  in.beta_NG, in.initial_state_DGKV};
+    const bool channels = in.g_NGK.value.defined();
+    const std::vector<Var> leaves = {in.q_NHK,   in.k_NHK,
+                                     in.v_NGV,   channels ? in.g_NGK : in.g_NG,
+                                     in.beta_NG, in.initial_state_DGKV};
     const auto scan = [&](Tape& t, std::span<const Var> x) {
       const ScanOutputs out = ScanDelta(t,
                                         {.q_NHK = x[0],
                                          .k_NHK = x[1],
                                          .v_NGV = x[2],
-                                         .g_NG = x[3],
+                                         .g_NG = channels ? Var() : x[3],
+                                         .g_NGK = channels ? x[3] : Var(),
                                          .beta_NG = x[4],
                                          .initial_state_DGKV = x[5]},
                                         0.3, documents, true);
@@ -350,6 +395,9 @@ TEST(ScanDelta, SparesCapacityAndSurvivesRecompute) {
     EXPECT_TRUE(std::any_of(states->begin(), spare, [](double x) { return x != 0; }));
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Decays, ScanDeltaTest, testing::Values("gated_delta_rule", "kda"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace lt2
