@@ -8,6 +8,7 @@
 #include "model/mixers/linear/linear.h"
 #include "model/mixers/mamba2/mamba2.h"
 #include "model/mixers/retnet/retnet.h"
+#include "model/mixers/kda/kda.h"
 #include "model/mixers/window/window.h"
 
 namespace lt2 {

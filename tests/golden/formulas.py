@@ -23,7 +23,10 @@ def per_document(x, cu_seqlens, function):
 
 
 def delta_rule(scale, q, k, v, beta, g=None, initial_state=None, cu_seqlens=None):
-    """q, k [B, T, H, K], v [B, T, G, V], g, beta [B, T, G] -> o like v, states [N, G, K, V]."""
+    """q, k [B, T, H, K], v [B, T, G, V], beta [B, T, G] -> o like v, states [N, G, K, V].
+
+    g [B, T, G] decays the state, [B, T, G, K] each of its rows on its own.
+    """
     group = v.shape[2] // q.shape[2]
     q, k = q.repeat_interleave(group, 2), k.repeat_interleave(group, 2)
     final = []
@@ -34,7 +37,7 @@ def delta_rule(scale, q, k, v, beta, g=None, initial_state=None, cu_seqlens=None
         rows = []
         for t in range(begin, end):
             if g is not None:
-                S = S * g[b, t].exp()[:, None, None]
+                S = S * g[b, t].exp().reshape(v.shape[2], -1, 1)
             error = v[b, t] - (S * k[b, t][:, :, None]).sum(1)
             S = S + k[b, t][:, :, None] * (beta[b, t][:, None] * error)[:, None, :]
             rows.append(scale * (S * q[b, t][:, :, None]).sum(1))
@@ -124,9 +127,13 @@ def adamw(param, grads, lr, beta1, beta2, eps, weight_decay):
 
 # Mixer layers over parameters p, named as in the files; u [B, T, D].
 
-def gdn_layer(p, u, o):
-    """Gated DeltaNet with the options o of its constructor in flash-linear-attention."""
-    H, K = o["num_heads"], o["head_dim"]
+def delta_layer(p, u, o):
+    """DeltaNet, Gated DeltaNet or Kimi delta attention, by the parameters there are.
+
+    o: the options of its constructor in flash-linear-attention.
+    """
+    H = o["num_heads"]
+    K = o.get("head_dim", u.shape[-1] // H)
     G = o.get("num_v_heads", H)
 
     def convolved(name, heads):
@@ -137,18 +144,33 @@ def gdn_layer(p, u, o):
             x = F.silu(x)
         return x.unflatten(-1, (heads, -1))
 
+    def low_rank(name):
+        return u @ p[f"{name}.0.weight"].T @ p[f"{name}.1.weight"].T
+
     q, k, v = convolved("q", H), convolved("k", H), convolved("v", G)
-    g = -p["A_log"].exp() * F.softplus(u @ p["a_proj.weight"].T + p["dt_bias"])
+    g = None
+    if "a_proj.weight" in p:
+        g = -p["A_log"].exp() * F.softplus(u @ p["a_proj.weight"].T + p["dt_bias"])
+    if "f_proj.0.weight" in p:
+        rate = -p["A_log"].exp()[:, None]
+        g = rate * F.softplus(low_rank("f_proj") + p["dt_bias"]).unflatten(-1, (G, K))
     beta = (2 if o.get("allow_neg_eigval", False) else 1) * (u @ p["b_proj.weight"].T).sigmoid()
     y = delta_rule(K ** -0.5, l2_norm(q), l2_norm(k), v, beta, g)["o"]
-    gate = (u @ p["g_proj.weight"].T).view_as(y)
-    y = rms_norm_gate(y, p["o_norm.weight"], gate, 1e-5, "swish")
+    norm = p["o_norm.weight"]
+    if "g_proj.weight" in p:
+        gate = (u @ p["g_proj.weight"].T).view_as(y)
+        y = rms_norm_gate(y, norm, gate, 1e-5, "swish")
+    elif "g_proj.0.weight" in p:
+        gate = (low_rank("g_proj") + p["g_proj.1.bias"]).view_as(y)
+        y = rms_norm_gate(y, norm, gate, 1e-5, "sigmoid")
+    else:
+        y = rms_norm(y, norm, 1e-5)
     return y.flatten(2) @ p["o_proj.weight"].T
 
 
 def full_layer(p, u, o):
-    """Causal softmax attention: grouped heads, QK norm, rotary positions, output gate."""
-    K = o["head_dim"]
+    """Causal softmax attention: grouped heads, QK norm, rotary positions, window, output gate."""
+    K, window = o["head_dim"], o.get("window_size", 0)
 
     def heads(name):
         x = (u @ p[f"{name}_proj.weight"].T).unflatten(-1, (-1, K))
@@ -158,7 +180,7 @@ def full_layer(p, u, o):
             return x
         return rope(x, torch.arange(u.shape[1]), o["rope_theta"], o["rope_style"])
 
-    y = attention(K ** -0.5, 0, heads("q"), heads("k"), heads("v"))["o"].flatten(2)
+    y = attention(K ** -0.5, window, heads("q"), heads("k"), heads("v"))["o"].flatten(2)
     if o["attention_gate"]:
         y = y * (u @ p["gate_proj.weight"].T).sigmoid()
     return y @ p["o_proj.weight"].T

@@ -13,7 +13,7 @@ import h5py
 import torch
 import torch.nn.functional as F
 
-from formulas import (adamw, attention, delta_rule, full_layer, gdn_layer, l2_norm,
+from formulas import (adamw, attention, delta_layer, delta_rule, full_layer, l2_norm,
                       linear_cross_entropy, rms_norm, rms_norm_gate, rope, short_conv)
 
 torch.set_default_dtype(torch.float64)
@@ -184,7 +184,7 @@ def write_gdn_layers(w):
         params["o_norm.weight"] = exact(1 + 0.3 * torch.randn(V))
         options = {"hidden_size": D, "num_heads": H, "num_v_heads": G, "head_dim": K,
                    "expand_v": V / K, "use_short_conv": conv, "allow_neg_eigval": negative}
-        w.layer(name, "gdn", gdn_layer, options, params, normal(2, 70, D))
+        w.layer(name, "gdn", delta_layer, options, params, normal(2, 70, D))
 
 
 def write_full_layers(w):
@@ -205,6 +205,53 @@ def write_full_layers(w):
         w.layer(name, "full", full_layer, options, params, normal(2, 70, D))
 
 
+def write_channel_decay(w):
+    """The delta rule with a decay per key channel, from nothing to all in one chunk."""
+    packing = [0, 1, 30, 64, 65, 131]
+    for name, B, T, H, G, K, V, rates, cu, state in (
+            ("packed_state", 1, 131, 1, 2, 7, 9, (1., 0.1), packing, True),
+            ("hard_decay", 1, 131, 2, 2, 8, 8, (0., -30., 1e-3), None, False)):
+        x = delta_inputs(B, T, H, G, K, V, "random", cu=cu, state=state)
+        rate = torch.tensor(rates)[torch.randint(len(rates), (B, T, G, K))]
+        x["g"] = exact(torch.where(rate < 0, rate, rate * F.logsigmoid(torch.randn(B, T, G, K))))
+        w.operator(f"kda_{name}", "kda", {"scale": K ** -0.5}, x, delta_rule(K ** -0.5, **x))
+
+
+def write_more_delta_layers(w):
+    """DeltaNet and Kimi delta attention layers, options as flash-linear-attention names them."""
+    def shapes(D, H, G, K, V):
+        channels = {"q": H * K, "k": H * K, "v": G * V}
+        return {f"{n}_proj": (c, D) for n, c in channels.items()} | {
+            f"{n}_conv1d": (c, 1, 4) for n, c in channels.items()} | {
+            "b_proj": (G, D), "o_proj": (D, G * V)}
+
+    for name, D, H, gate in (("deltanet", 24, 3, False), ("deltanet_gate", 24, 4, True)):
+        params = weights(shapes(D, H, H, D // H, D // H) | ({"g_proj": (D, D)} if gate else {}))
+        params["o_norm.weight"] = exact(1 + 0.3 * torch.randn(D // H))
+        w.layer(name, "deltanet", delta_layer,
+                {"hidden_size": D, "num_heads": H, "use_gate": gate}, params, normal(2, 70, D))
+    for name, D, H, G, K, V in (("kda", 24, 3, 3, 8, 8), ("kda_grouped", 20, 2, 4, 6, 9)):
+        params = weights(shapes(D, H, G, K, V) | {"f_proj.0": (V, D), "f_proj.1": (G * K, V),
+                                                  "g_proj.0": (V, D), "g_proj.1": (G * V, V)})
+        params["g_proj.1.bias"], params["dt_bias"] = normal(G * V), normal(G * K)
+        params["A_log"] = exact(torch.linspace(1, 16, G).log())
+        params["o_norm.weight"] = exact(1 + 0.3 * torch.randn(V))
+        options = {"hidden_size": D, "num_heads": H, "num_v_heads": G, "head_dim": K,
+                   "expand_v": V / K}
+        w.layer(name, "kda", delta_layer, options, params, normal(2, 70, D))
+
+
+def write_window_layer(w):
+    """Softmax attention to the last tokens only."""
+    D, H, G, K = 24, 4, 2, 6
+    params = weights({"q_proj": (H * K, D), "k_proj": (G * K, D), "v_proj": (G * K, D),
+                      "o_proj": (D, H * K)})
+    options = {"hidden_size": D, "num_heads": H, "num_kv_heads": G, "head_dim": K,
+               "rope_theta": 10000.0, "rope_style": "half", "attention_gate": False,
+               "qk_norm": False, "norm_eps": 1e-6, "window_size": 9}
+    w.layer("window", "window", full_layer, options, params, normal(2, 70, D))
+
+
 def main():
     """Writes every case."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -218,6 +265,9 @@ def main():
     write_row_operators(writer)
     write_gdn_layers(writer)
     write_full_layers(writer)
+    write_channel_decay(writer)
+    write_more_delta_layers(writer)
+    write_window_layer(writer)
     files = list(Path(args.out_dir).glob("*.h5"))
     print(f"{len(files)} cases, {sum(f.stat().st_size for f in files) / 2**20:.2f} MiB")
 

@@ -140,6 +140,7 @@ MixerOutput DeltaMixer::Forward(Tape& tape, const Var& x_ND, const MixerContext&
                  .k_NHK = Reshape(k, {tokens, heads, dim}),
                  .v_NGV = Reshape(v, {tokens, options_.v_heads, options_.v_dim}),
                  .g_NG = decay.g_NG,
+                 .g_NGK = decay.g_NGK,
                  .beta_NG = Beta(tape, x_ND),
                  .initial_state_DGKV = {}},
                 scale_, documents, /*want_final_state=*/state != nullptr);
@@ -164,6 +165,7 @@ Tensor DeltaMixer::Step(Stream& stream, const Tensor& x_BD, MixerState& state, c
                          .k_BHK = k.value.Reshape({batch, heads, dim}),
                          .v_BGV = v.value.Reshape({batch, options_.v_heads, options_.v_dim}),
                          .g_BG = decay.g_NG.value,
+                         .g_BGK = decay.g_NGK.value,
                          .beta_BG = Beta(tape, x).value,
                          .state_BGKV = state[kScanState],
                          .scale = scale_,

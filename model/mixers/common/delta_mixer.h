@@ -34,9 +34,9 @@ class DeltaMixer : public Mixer {
  protected:
   DeltaMixer(const Options& options, const MixerSite& site);
 
-  // Log-decays of tokens, where there is one.
+  // Log-decays of tokens, at most one of the two.
   struct LogDecay {
-    Var g_NG = {};
+    Var g_NG = {}, g_NGK = {};
   };
   virtual LogDecay Decay(Tape& tape, const Var& x_ND) = 0;
   // From the scan's output [N, v_heads, v_dim] to what W_o sees, [N, value_width()].
