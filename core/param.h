@@ -18,6 +18,7 @@ struct Init {
     kUniform,                    // in [a, b)
     kLogUniform,                 // log of U(a, b): A_log
     kInverseSoftplusLogUniform,  // softplus^-1 of exp(U(ln a, ln b)): dt_bias
+    kLinear,                     // a + b times the element's index
   };
   Kind kind = Kind::kZeros;
   double a = 0, b = 0;

@@ -13,7 +13,7 @@ constexpr double kCut = 3;  // standard deviations
 
 double NormalCdf(double x) { return std::erfc(-x / std::numbers::sqrt2) / 2; }
 
-double FromUniform(const Init& init, double u) {
+double FromUniform(const Init& init, double u, int64_t index) {
   switch (init.kind) {
     case Init::Kind::kZeros:
       return 0;
@@ -31,6 +31,8 @@ double FromUniform(const Init& init, double u) {
       const double dt = std::exp(std::log(init.a) + (std::log(init.b) - std::log(init.a)) * u);
       return dt + std::log(-std::expm1(-dt));
     }
+    case Init::Kind::kLinear:
+      return init.a + init.b * static_cast<double>(index);
   }
   CHECK(false) << "unknown init kind " << static_cast<int>(init.kind);
   return 0;
@@ -55,7 +57,7 @@ double NormalQuantile(double p) {
 
 double InitialValue(const Init& init, uint64_t seed, uint64_t name_hash, int64_t index) {
   const Philox4 words = Philox(seed, static_cast<uint64_t>(index / 4), name_hash);
-  return FromUniform(init, OpenUniform(words[index % 4]));
+  return FromUniform(init, OpenUniform(words[index % 4]), index);
 }
 
 void InitTensor(const ParamSpec& spec, const Box& box, uint64_t seed, const Tensor& value) {

@@ -5,18 +5,24 @@
 #include "model/mixers/gdn/gdn.h"
 #include "model/mixers/gla/gla.h"
 #include "model/mixers/hgrn2/hgrn2.h"
+#include "model/mixers/kda/kda.h"
 #include "model/mixers/linear/linear.h"
 #include "model/mixers/mamba2/mamba2.h"
+#include "model/mixers/mlstm/mlstm.h"
 #include "model/mixers/retnet/retnet.h"
-#include "model/mixers/kda/kda.h"
 #include "model/mixers/window/window.h"
+
+// Tests list mixers of their own as well.
+#ifndef LT2_MIXERS
+#define LT2_MIXERS "model/mixers/mixers.def"
+#endif
 
 namespace lt2 {
 
 std::vector<std::string> MixerKinds() {
   return {
 #define MIXER(kind, Class) #kind,
-#include "model/mixers/mixers.def"
+#include LT2_MIXERS
 #undef MIXER
   };
 }
@@ -25,7 +31,7 @@ void CheckMixerOptions(const std::string& kind, const ModelConfig& config,
                        const ConfigTable& options) {
 #define MIXER(name, Class) \
   if (kind == #name) return (void)Class::ReadOptions(config, options);
-#include "model/mixers/mixers.def"
+#include LT2_MIXERS
 #undef MIXER
   CHECK(false) << "unknown mixer " << kind;
 }
@@ -36,7 +42,7 @@ std::unique_ptr<Mixer> MakeMixer(const std::string& kind, const ModelConfig& con
   const ConfigTable options = found == config.mixer_options.end() ? ConfigTable() : found->second;
 #define MIXER(name, Class) \
   if (kind == #name) return std::make_unique<Class>(Class::ReadOptions(config, options), site);
-#include "model/mixers/mixers.def"
+#include LT2_MIXERS
 #undef MIXER
   CHECK(false) << "unknown mixer " << kind;
   return nullptr;
@@ -45,7 +51,7 @@ std::unique_ptr<Mixer> MakeMixer(const std::string& kind, const ModelConfig& con
 ForeignTable ForeignNamesOf(const std::string& kind) {
 #define MIXER(name, Class) \
   if (kind == #name) return Class::ForeignNames();
-#include "model/mixers/mixers.def"
+#include LT2_MIXERS
 #undef MIXER
   CHECK(false) << "unknown mixer " << kind;
   return {};

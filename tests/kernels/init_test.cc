@@ -97,6 +97,9 @@ TEST(Init, OtherKinds) {
   EXPECT_GE(log_uniform.low, 1);
   EXPECT_LE(log_uniform.high, 16);
 
+  const std::vector<double> line = Fill(Spec(Init::Kind::kLinear, 3, 0.5, {2, 2}));
+  EXPECT_EQ(line, (std::vector<double>{3, 3.5, 4, 4.5}));
+
   std::vector<double> dt = Fill(Spec(Init::Kind::kInverseSoftplusLogUniform, 0.001, 0.1, shape));
   for (double& x : dt) x = std::log(std::log1p(std::exp(x)));
   const Moments log_dt = MomentsOf(dt);

@@ -5,6 +5,7 @@
 
 #include "core/hash.h"
 #include "core/philox.h"
+#include "kernels/elementwise.h"
 #include "kernels/head_loss.h"
 
 namespace lt2 {
@@ -67,7 +68,11 @@ TinyModel::Result TinyModel::ForwardBackward(const Tokens& tokens, const Forward
   const LanguageModel::Loss loss =
       model.Forward(tape, Tensor::FromHost(tokens.ids, {n}, stream.device),
                     Tensor::FromHost(tokens.targets, {n}, stream.device), documents, options);
-  tape.Backward(LanguageModel::Seeds(loss, z_loss));
+  std::vector<Tape::Seed> seeds = LanguageModel::Seeds(loss, z_loss);
+  for (size_t i = 1; i < seeds.size(); ++i) {
+    Scale(stream, seeds[i].gradient, auxiliary_weight);
+  }
+  tape.Backward(std::move(seeds));
   Result result;
   if (!loss.sums.value.on_host()) return result;
   result.loss = loss.sums.value.ToDoubles()[kLossSum];

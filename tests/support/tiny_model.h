@@ -19,6 +19,8 @@ class TinyModel {
   Stream stream;
   DType dtype;
   LanguageModel model;
+  // What the mixers' own losses weigh in the objective that ForwardBackward differentiates.
+  double auxiliary_weight = 1;
 
   // Loss (nll sum) and the gradient of every parameter, by name.
   struct Result {

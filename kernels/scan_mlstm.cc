@@ -1,0 +1,130 @@
+#include "kernels/scan_mlstm.h"
+
+namespace lt2 {
+namespace {
+
+struct Sizes {
+  int64_t tokens, heads, k, v;
+};
+
+Sizes SizesOf(const Tensor& q, const Tensor& v) {
+  return {.tokens = q.dim(0), .heads = q.dim(1), .k = q.dim(2), .v = v.dim(2)};
+}
+
+// Bytes of q, k, v, i, f and o, each once.
+double StreamBytes(const Sizes& n, DType dtype) {
+  return static_cast<double>(n.tokens * n.heads * SizeOf(dtype)) * (2 * n.k + 2 * n.v + 2);
+}
+
+void CheckShapes(const ScanMlstmInputs& in, const Documents& documents) {
+  const Sizes n = SizesOf(in.q_NHK.value, in.v_NHV.value);
+  const Shape gates = {n.tokens, n.heads};
+  CHECK_EQ(n.tokens, documents.tokens());
+  CHECK_EQ(in.k_NHK.shape(), in.q_NHK.shape());
+  CHECK_EQ(in.v_NHV.shape(), (Shape{n.tokens, n.heads, n.v}));
+  CHECK_EQ(in.i_NH.shape(), gates);
+  CHECK_EQ(in.f_NH.shape(), gates);
+  if (in.initial_state_DHKW.value.defined()) {
+    CHECK_EQ(in.initial_state_DHKW.shape(), (Shape{documents.capacity(), n.heads, n.k, n.v + 1}));
+    CHECK_EQ(in.initial_max_DH.shape(), (Shape{documents.capacity(), n.heads}));
+  }
+}
+
+}  // namespace
+
+// The chunked algorithm's exact count, on values widened by the column of ones.
+Cost CostOf(const ScanMlstmForwardArgs& a) {
+  const Sizes n = SizesOf(a.q_NHK, a.v_NHV);
+  constexpr double c = kChunk;
+  const double k = static_cast<double>(n.k), w = static_cast<double>(n.v + 1);
+  const double per_token = 2 * c * (k + w) + 4 * k * w + 2 * c;
+  return {.flops = static_cast<double>(n.tokens * n.heads) * per_token,
+          .bytes = StreamBytes(n, a.q_NHK.dtype())};
+}
+
+Cost CostOf(const ScanMlstmBackwardArgs& a) {
+  const Sizes n = SizesOf(a.q_NHK, a.v_NHV);
+  constexpr double c = kChunk;
+  const double k = static_cast<double>(n.k), w = static_cast<double>(n.v + 1);
+  const double per_token = 6 * c * k + 4 * c * w + 8 * k * w + 6 * c;
+  return {
+      .flops = static_cast<double>(n.tokens * n.heads) * per_token,
+      .bytes = 2 * StreamBytes(n, a.q_NHK.dtype()) + static_cast<double>(a.states_CHKW.bytes())};
+}
+
+Cost CostOf(const ScanMlstmStepArgs& a) {
+  const Sizes n = SizesOf(a.q_BHK, a.v_BHV);
+  return {
+      .flops = 5.0 * static_cast<double>(a.state_BHKW.size()),
+      .bytes = StreamBytes(n, a.q_BHK.dtype()) + 2.0 * static_cast<double>(a.state_BHKW.bytes())};
+}
+
+ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
+                           const Documents& documents, bool want_final_state) {
+  CheckShapes(in, documents);
+  const Sizes n = SizesOf(in.q_NHK.value, in.v_NHV.value);
+  const auto make = [&](bool wanted, const Shape& shape) {
+    return wanted ? Tensor::Empty(shape, in.v_NHV.value.dtype(), tape.device()) : Tensor();
+  };
+  const auto state = [&](bool wanted, int64_t count) {
+    return make(wanted, {count, n.heads, n.k, n.v + 1});
+  };
+  const std::vector<Tensor> kept = tape.Kept([&]() -> std::vector<Tensor> {
+    const int64_t D = documents.capacity(), C = documents.chunk_capacity();
+    const ScanMlstmForwardArgs args{.q_NHK = in.q_NHK.value,
+                                    .k_NHK = in.k_NHK.value,
+                                    .v_NHV = in.v_NHV.value,
+                                    .i_NH = in.i_NH.value,
+                                    .f_NH = in.f_NH.value,
+                                    .initial_DHKW = in.initial_state_DHKW.value,
+                                    .initial_max_DH = in.initial_max_DH,
+                                    .documents = documents,
+                                    .scale = scale,
+                                    .o_NHV = make(true, in.v_NHV.shape()),
+                                    .final_DHKW = state(want_final_state, D),
+                                    .final_max_DH = make(want_final_state, {D, n.heads}),
+                                    .den_NH = make(tape.saves(), {n.tokens, n.heads}),
+                                    .states_CHKW = state(tape.saves(), C),
+                                    .maxes_CH = make(tape.saves(), {C, n.heads})};
+    ScanMlstmForward(tape.stream(), args);
+    return {args.o_NHV,  args.final_DHKW,  args.final_max_DH,
+            args.den_NH, args.states_CHKW, args.maxes_CH};
+  });
+  std::vector<Tensor> out = {kept[0]};
+  if (want_final_state) out.push_back(kept[1]);
+
+  Node node{.name = "scan_mlstm"};
+  node.input_grad = [&stream = tape.stream(), in, scale, documents, o = kept[0], den = kept[3],
+                     states = kept[4],
+                     maxes = kept[5]](std::span<const Tensor> dy, std::span<GradSlot> dx) {
+    ScanMlstmBackward(stream, {.q_NHK = in.q_NHK.value,
+                               .k_NHK = in.k_NHK.value,
+                               .v_NHV = in.v_NHV.value,
+                               .i_NH = in.i_NH.value,
+                               .f_NH = in.f_NH.value,
+                               .initial_DHKW = in.initial_state_DHKW.value,
+                               .initial_max_DH = in.initial_max_DH,
+                               .documents = documents,
+                               .scale = scale,
+                               .o_NHV = o,
+                               .den_NH = den,
+                               .states_CHKW = states,
+                               .maxes_CH = maxes,
+                               .do_NHV = dy[0],
+                               .dfinal_DHKW = dy.size() > 1 ? dy[1] : Tensor(),
+                               .dq_NHK = GradInto(dx[0]),
+                               .dk_NHK = GradInto(dx[1]),
+                               .dv_NHV = GradInto(dx[2]),
+                               .di_NH = GradInto(dx[3]),
+                               .df_NH = GradInto(dx[4]),
+                               .dinitial_DHKW = GradInto(dx[5])});
+  };
+  const std::vector<Var> inputs = {in.q_NHK, in.k_NHK, in.v_NHV,
+                                   in.i_NH,  in.f_NH,  in.initial_state_DHKW};
+  const std::vector<Var> vars = tape.Record(inputs, std::move(out), std::move(node));
+  return {.o_NHV = vars[0],
+          .final_state_DHKW = want_final_state ? vars[1] : Var(),
+          .final_max_DH = kept[2]};
+}
+
+}  // namespace lt2

@@ -1,0 +1,70 @@
+#include "tests/model/mixer_cases.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/check.h"
+#include "model/mixers/registry.h"
+
+namespace lt2 {
+namespace {
+
+// What a kind wants set to fit into so small a model, beyond its defaults.
+std::vector<std::string> NeedsOf(const std::string& kind) {
+  if (kind == "window") return {"window.window=17"};  // shorter than the documents
+  return {};
+}
+
+// Options under which a kind computes something else; those of kinds that are not there are left
+// out.
+std::vector<MixerCase> Variants() {
+  return {
+      {"full_gate_norm", {"full"}, {"attention_gate=true", "full.qk_norm=true"}},
+      {"full_one_kv_head", {"full"}, {"kv_heads=1", "rope_style='interleaved'"}},
+      {"gdn_grouped", {"gdn"}, {"gdn.heads=2", "gdn.v_heads=6", "gdn.head_dim=10"}},
+      {"gdn_plain", {"gdn"}, {"gdn.conv=false", "gdn.gate=false", "gdn.allow_neg_eigval=true"}},
+      {"mlstm_linearize", {"mlstm"}, {"mlstm.init='linearize'", "mlstm.qk_factor=1"}},
+  };
+}
+
+}  // namespace
+
+std::vector<MixerCase> AllMixerCases() {
+  std::vector<MixerCase> cases;
+  for (const std::string& kind : MixerKinds()) {
+    const std::vector<std::string> needs = NeedsOf(kind);
+    cases.push_back({kind, {kind}, needs});
+    if (kind != "full") cases.push_back({kind + "_and_full", {kind, "full"}, needs});
+    for (MixerCase variant : Variants()) {
+      if (variant.mixers[0] != kind) continue;
+      variant.overrides.insert(variant.overrides.begin(), needs.begin(), needs.end());
+      cases.push_back(variant);
+    }
+  }
+  return cases;
+}
+
+ModelConfig ConfigOf(const MixerCase& mixer_case, const std::vector<std::string>& more) {
+  ConfigTable table = *ConfigTable::Parse(R"(
+      width = 32
+      layers = 2
+      loops = 2
+      heads = 4
+      kv_heads = 2
+      ffn = 40
+      vocab = 37
+  )",
+                                          mixer_case.name);
+  std::vector<std::string> overrides = mixer_case.overrides;
+  overrides.push_back(absl::StrCat("mixers=['", absl::StrJoin(mixer_case.mixers, "','"), "']"));
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  for (const std::string& assignment : overrides) {
+    const absl::Status status = table.Override(assignment);
+    CHECK(status.ok()) << status.ToString();
+  }
+  ModelConfig config = ReadModelConfig(table);
+  const absl::Status status = table.Finish();
+  CHECK(status.ok()) << status.ToString();
+  return config;
+}
+
+}  // namespace lt2
