@@ -1,4 +1,4 @@
-"""The operators and mixer layers in float64, stated token by token for clearness and not for speed.
+"""The operators in float64, stated token by token for clearness and not for speed.
 
 Shapes: B sequences, T tokens, H query or key heads, G value heads, K and V head widths, C channels,
 N documents. Functions of sequences take cu_seqlens [N+1] where the documents of one row (B = 1) are
@@ -47,6 +47,62 @@ def delta_rule(scale, q, k, v, beta, g=None, initial_state=None, cu_seqlens=None
     return {"o": per_document(v, cu_seqlens, scan), "final_state": torch.stack(final)}
 
 
+def additive_scan(scale, q, k, v, g=None, log_gamma=None, initial_state=None, cu_seqlens=None):
+    """q, k [B, T, H, K], v [B, T, G, V] -> o like v, states [N, G, K, V].
+
+    g [B, T, G] decays the state, [B, T, G, K] each of its rows on its own; log_gamma [G] at every
+    token alike.
+    """
+    group = v.shape[2] // q.shape[2]
+    q, k = q.repeat_interleave(group, 2), k.repeat_interleave(group, 2)
+    final = []
+
+    def scan(i, b, begin, end):
+        S = initial_state[i] if initial_state is not None else \
+            v.new_zeros(v.shape[2], q.shape[3], v.shape[3])
+        rows = []
+        for t in range(begin, end):
+            if g is not None:
+                S = S * g[b, t].exp().reshape(v.shape[2], -1, 1)
+            if log_gamma is not None:
+                S = S * log_gamma.exp()[:, None, None]
+            S = S + k[b, t][:, :, None] * v[b, t][:, None, :]
+            rows.append(scale * (S * q[b, t][:, :, None]).sum(1))
+        final.append(S)
+        return torch.stack(rows)
+
+    return {"o": per_document(v, cu_seqlens, scan), "final_state": torch.stack(final)}
+
+
+def ssd(x, dt, B, C, A_log, D, dt_bias, initial_state=None, cu_seqlens=None):
+    """Mamba2's state space: x [B, T, G, V], dt [B, T, G], B, C [B, T, H, K], the others [G]."""
+    step = F.softplus(dt + dt_bias)
+    y = additive_scan(1, C, B, step[..., None] * x, -A_log.exp() * step,
+                      initial_state=initial_state, cu_seqlens=cu_seqlens)
+    return {"o": y["o"] + D[:, None] * x, "final_state": y["final_state"]}
+
+
+def mlstm(scale, q, k, v, i, f, initial_state=None, initial_max=None, cu_seqlens=None):
+    """q, k [B, T, H, K], v [B, T, H, V], gates i, f [B, T, H] -> o like v.
+
+    A state [N, H, K, V+1] has the sum of the keys as its last column; what is stored is to be
+    multiplied by exp(initial_max) [N, H]. float64 holds exp(i), so no maximum is kept here.
+    """
+    def scan(n, b, begin, end):
+        S = v.new_zeros(v.shape[2], q.shape[3], v.shape[3] + 1)
+        if initial_state is not None:
+            S = initial_max[n].exp()[:, None, None] * initial_state[n]
+        rows = []
+        for t in range(begin, end):
+            written = F.pad(v[b, t], (0, 1), value=1.0) * i[b, t].exp()[:, None]
+            S = S * f[b, t].sigmoid()[:, None, None] + k[b, t][:, :, None] * written[:, None, :]
+            read = scale * (S * q[b, t][:, :, None]).sum(1)
+            rows.append(read[:, :-1] / read[:, -1:].abs().clamp(min=1))
+        return torch.stack(rows)
+
+    return {"o": per_document(v, cu_seqlens, scan)}
+
+
 def attention(scale, window, q, k, v, gate=None, cu_seqlens=None):
     """q [B, T, H, K], k [B, T, G, K], v [B, T, G, V], gate [B, T, H, V] -> o [B, T, H, V]."""
     group = q.shape[2] // k.shape[2]
@@ -89,6 +145,12 @@ def rms_norm_gate(x, w, gate, eps, kind):
     return rms_norm(x, w, eps) * (gate.sigmoid() if kind == "sigmoid" else gate * gate.sigmoid())
 
 
+def layer_norm(x, w, eps):
+    """x [..., C] without its mean, over its deviation, times w."""
+    centred = x - x.mean(-1, keepdim=True)
+    return w * centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
 def l2_norm(x, eps=1e-6):
     """x [..., C] over its length."""
     return x / (x.square().sum(-1, keepdim=True) + eps).sqrt()
@@ -114,6 +176,12 @@ def linear_cross_entropy(x, w, target, z_loss):
     return (sum(losses) / len(losses)).reshape(1)
 
 
+def kl_divergence(student, teacher, temperature):
+    """Logits [N, vocabulary] -> temperature^2 times the mean of KL(teacher || student) [1]."""
+    p, q = (teacher / temperature).softmax(-1), (student / temperature).softmax(-1)
+    return (temperature ** 2 * (p * (p.log() - q.log())).sum(-1).mean()).reshape(1)
+
+
 def adamw(param, grads, lr, beta1, beta2, eps, weight_decay):
     """One step for each row of grads [steps, C]: decoupled decay, bias correction."""
     m, v = torch.zeros_like(param), torch.zeros_like(param)
@@ -123,64 +191,3 @@ def adamw(param, grads, lr, beta1, beta2, eps, weight_decay):
         update = (m / (1 - beta1 ** n)) / ((v / (1 - beta2 ** n)).sqrt() + eps)
         param = param - lr * weight_decay * param - lr * update
     return {"param": param, "m": m, "v": v}
-
-
-# Mixer layers over parameters p, named as in the files; u [B, T, D].
-
-def delta_layer(p, u, o):
-    """DeltaNet, Gated DeltaNet or Kimi delta attention, by the parameters there are.
-
-    o: the options of its constructor in flash-linear-attention.
-    """
-    H = o["num_heads"]
-    K = o.get("head_dim", u.shape[-1] // H)
-    G = o.get("num_v_heads", H)
-
-    def convolved(name, heads):
-        x = u @ p[f"{name}_proj.weight"].T
-        if o.get("use_short_conv", True):
-            x = short_conv(x, p[f"{name}_conv1d.weight"][:, 0])["y"]
-        else:
-            x = F.silu(x)
-        return x.unflatten(-1, (heads, -1))
-
-    def low_rank(name):
-        return u @ p[f"{name}.0.weight"].T @ p[f"{name}.1.weight"].T
-
-    q, k, v = convolved("q", H), convolved("k", H), convolved("v", G)
-    g = None
-    if "a_proj.weight" in p:
-        g = -p["A_log"].exp() * F.softplus(u @ p["a_proj.weight"].T + p["dt_bias"])
-    if "f_proj.0.weight" in p:
-        rate = -p["A_log"].exp()[:, None]
-        g = rate * F.softplus(low_rank("f_proj") + p["dt_bias"]).unflatten(-1, (G, K))
-    beta = (2 if o.get("allow_neg_eigval", False) else 1) * (u @ p["b_proj.weight"].T).sigmoid()
-    y = delta_rule(K ** -0.5, l2_norm(q), l2_norm(k), v, beta, g)["o"]
-    norm = p["o_norm.weight"]
-    if "g_proj.weight" in p:
-        gate = (u @ p["g_proj.weight"].T).view_as(y)
-        y = rms_norm_gate(y, norm, gate, 1e-5, "swish")
-    elif "g_proj.0.weight" in p:
-        gate = (low_rank("g_proj") + p["g_proj.1.bias"]).view_as(y)
-        y = rms_norm_gate(y, norm, gate, 1e-5, "sigmoid")
-    else:
-        y = rms_norm(y, norm, 1e-5)
-    return y.flatten(2) @ p["o_proj.weight"].T
-
-
-def full_layer(p, u, o):
-    """Causal softmax attention: grouped heads, QK norm, rotary positions, window, output gate."""
-    K, window = o["head_dim"], o.get("window_size", 0)
-
-    def heads(name):
-        x = (u @ p[f"{name}_proj.weight"].T).unflatten(-1, (-1, K))
-        if o["qk_norm"] and name != "v":
-            x = rms_norm(x, p[f"{name}_norm.weight"], o["norm_eps"])
-        if name == "v":
-            return x
-        return rope(x, torch.arange(u.shape[1]), o["rope_theta"], o["rope_style"])
-
-    y = attention(K ** -0.5, window, heads("q"), heads("k"), heads("v"))["o"].flatten(2)
-    if o["attention_gate"]:
-        y = y * (u @ p["gate_proj.weight"].T).sigmoid()
-    return y @ p["o_proj.weight"].T
