@@ -107,13 +107,16 @@ ModelConfig ReadModelConfig(const ConfigTable& model) {
   model.Read("loop_residual", &c.loop_residual);
   RefuseUnsupported(model);
 
+  const bool judge = CheckMixers(model, c) && sized;
   for (const std::string& kind : MixerKinds()) {
-    if (model.Has(kind)) c.mixer_options[kind] = model.Table(kind);
-  }
-  if (CheckMixers(model, c) && sized) {
-    for (const std::string& kind : c.mixers) CheckMixerOptions(kind, c, model.Table(kind));
-  } else {
-    for (const std::string& kind : MixerKinds()) model.Accept(kind);  // cannot be judged
+    const bool given = model.Has(kind);
+    const bool used = std::find(c.mixers.begin(), c.mixers.end(), kind) != c.mixers.end();
+    if (given) c.mixer_options[kind] = model.Table(kind);
+    if (!judge) {
+      model.Accept(kind);
+    } else if (given || used) {  // a table must be sound whether its kind is in use or not
+      CheckMixerOptions(kind, c, model.Table(kind));
+    }
   }
   return c;
 }

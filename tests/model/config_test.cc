@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "model/mixers/registry.h"
+
 namespace lt2 {
 namespace {
 
@@ -80,6 +82,21 @@ TEST(ModelConfig, OneMistakeGivesOneLine) {
                   "heads = 2"),
             1);
   EXPECT_EQ(lines("width = 30\nlayers = 5\nheads = 4\nvocab = 10\n"), 1);
+}
+
+// Also of a kind that no layer uses: the table may wait for its turn, but not with a mistake.
+TEST(ModelConfig, OptionsOfAnotherMixerAreRefused) {
+  const std::string good = "width = 32\nlayers = 2\nheads = 4\nvocab = 10\n";
+  for (const std::string& kind : MixerKinds()) {
+    for (const std::string& used : {kind, std::string("full")}) {
+      EXPECT_THAT(
+          ErrorOf(good + "mixers = ['" + used + "']\n[" + kind + "]\noption_of_another = 3"),
+          HasSubstr(kind + ".option_of_another: unknown key"));
+    }
+  }
+  EXPECT_THAT(ErrorOf(good + "mixers = ['gla']\n[gla]\nhead_dim = 8"),
+              HasSubstr("gla.head_dim: unknown key; known here: heads, expand_k"));
+  EXPECT_THAT(ErrorOf(good + "mixers = ['full']\n[mlstm]\ninit = 'big'"), HasSubstr("mlstm.init"));
 }
 
 TEST(ModelConfig, Layouts) {
