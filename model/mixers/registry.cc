@@ -9,6 +9,7 @@
 #include "model/mixers/linear/linear.h"
 #include "model/mixers/mamba2/mamba2.h"
 #include "model/mixers/mlstm/mlstm.h"
+#include "model/mixers/nsa/nsa.h"
 #include "model/mixers/retnet/retnet.h"
 #include "model/mixers/window/window.h"
 

@@ -13,6 +13,7 @@ import torch
 
 import layer_cases as layers
 import operator_cases as operators
+import sparse_cases as sparse
 from case_file import Writer
 
 WRITERS = (operators.write_sequence_operators, operators.write_row_operators,
@@ -20,7 +21,7 @@ WRITERS = (operators.write_sequence_operators, operators.write_row_operators,
            layers.write_more_delta_layers, layers.write_window_layer,
            operators.write_additive_scans, operators.write_ssd, operators.write_mlstm,
            operators.write_kl_divergence, layers.write_linear_layers, layers.write_gated_layers,
-           layers.write_mamba2_layer, layers.write_mlstm_layer)
+           layers.write_mamba2_layer, layers.write_mlstm_layer, sparse.write_nsa)
 
 
 def main():

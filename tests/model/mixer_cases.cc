@@ -11,6 +11,10 @@ namespace {
 // What a kind wants set to fit into so small a model, beyond its defaults.
 std::vector<std::string> NeedsOf(const std::string& kind) {
   if (kind == "window") return {"window.window=17"};  // shorter than the documents
+  if (kind == "nsa") {  // groups of 16 heads; many blocks, of which most are not selected
+    return {"nsa.heads=32",     "nsa.kv_heads=2",     "nsa.head_dim=4",
+            "nsa.block_size=4", "nsa.block_counts=5", "nsa.window=6"};
+  }
   return {};
 }
 
@@ -22,6 +26,10 @@ std::vector<MixerCase> Variants() {
       {"full_one_kv_head", {"full"}, {"kv_heads=1", "rope_style='interleaved'"}},
       {"gdn_grouped", {"gdn"}, {"gdn.heads=2", "gdn.v_heads=6", "gdn.head_dim=10"}},
       {"gdn_plain", {"gdn"}, {"gdn.conv=false", "gdn.gate=false", "gdn.allow_neg_eigval=true"}},
+      {"nsa_one_group",
+       {"nsa"},
+       {"nsa.heads=16", "nsa.kv_heads=1", "nsa.head_dim=6", "nsa.block_size=7",
+        "nsa.block_counts=3", "nsa.window=1", "rope_style='interleaved'"}},
       {"mlstm_linearize", {"mlstm"}, {"mlstm.init='linearize'", "mlstm.qk_factor=1"}},
   };
 }
