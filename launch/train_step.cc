@@ -18,7 +18,8 @@ TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, Communicator&
       ids_N_(Tensor::Empty({tokens_per_micro_batch()}, DType::kI32, options.device)),
       targets_N_(Tensor::Empty({tokens_per_micro_batch()}, DType::kI32, options.device)),
       documents_(tokens_per_micro_batch(), options.max_documents, options.device),
-      sums_(Tensor::Zeros({kHeadLossSums}, DType::kF64, options.device)) {
+      sums_(Tensor::Zeros({kHeadLossSums}, DType::kF64, options.device)),
+      auxiliary_(Tensor::Zeros({1}, DType::kF64, options.device)) {
   const std::vector<Param*> params = model_.params().all();
   for (Param* param : params) {
     param->BindValue(Tensor::Zeros(param->spec.shape, options.dtype, options.device));
@@ -40,6 +41,7 @@ void TrainStep::Begin() {
   for (int& use : uses) use *= static_cast<int>(options_.micro_batches);
   reducer_->BeginStep(uses);
   sums_.Zero();
+  auxiliary_.Zero();
   optimizer_->WaitForValues();
 }
 
@@ -60,6 +62,8 @@ void TrainStep::MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics) {
     loss = model_.Forward(tape, ids_N_, targets_N_, documents_,
                           {.recompute = options_.recompute, .diagnostics = diagnostics});
     AccumulateInto(stream_, sums_, loss.sums.value);
+    for (const Var& own : loss.auxiliary) AccumulateInto(stream_, auxiliary_, own.value);
+    has_auxiliary_losses_ = !loss.auxiliary.empty();
   }
   TraceRange range("backward");
   tape.Backward(LanguageModel::Seeds(loss, options_.optimizer.z_loss));
@@ -67,14 +71,16 @@ void TrainStep::MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics) {
 
 StepReport TrainStep::Finish(StepInput input) {
   reducer_->Finish();
-  double nll = 0;
+  double nll = 0, auxiliary = 0;
   if (sums_.on_host()) {
     const double* sums = sums_.data<double>();
     nll = sums[kLossSum];
     input.counted_tokens = sums[kCountedSum];
-    input.bad_losses = std::isfinite(nll) && std::isfinite(sums[kSquaredLseSum]) ? 0 : 1;
+    auxiliary = auxiliary_.data<double>()[0];
+    const bool finite = std::isfinite(nll + auxiliary) && std::isfinite(sums[kSquaredLseSum]);
+    input.bad_losses = finite ? 0 : 1;
   }
-  input.sums.insert(input.sums.begin(), nll);
+  input.sums.insert(input.sums.begin(), {nll, auxiliary});
   TraceRange range("update");
   return optimizer_->Step(stream_, input);
 }

@@ -43,7 +43,8 @@ class TrainStep {
   // Forward and backward of micro_batch windows. On kMeta the batch is not read.
   void MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics = nullptr);
   // Reduces, updates, and adds to input what the micro-batches counted. The report's sums are
-  // {nll over counted tokens of all ranks, input's own sums …}.
+  // {nll over counted tokens of all ranks, the mixers' own losses of all ranks, input's own sums
+  // …}.
   StepReport Finish(StepInput input);
 
   // Sum of losses over counted tokens, and their number, without gradients.
@@ -51,6 +52,9 @@ class TrainStep {
     double nll = 0, counted = 0;
   };
   Score Evaluate(const Batch& batch);
+
+  // Whether mixers have losses of their own.
+  bool has_auxiliary_losses() const { return has_auxiliary_losses_; }
 
   LanguageModel& model() { return model_; }
   Optimizer& optimizer() { return *optimizer_; }
@@ -68,7 +72,9 @@ class TrainStep {
   std::unique_ptr<Optimizer> optimizer_;
   Tensor ids_N_, targets_N_;
   Documents documents_;
-  Tensor sums_;  // F64 [kHeadLossSums], of the step so far
+  Tensor sums_;       // F64 [kHeadLossSums], of the step so far
+  Tensor auxiliary_;  // F64 [1], the mixers' own losses of the step so far
+  bool has_auxiliary_losses_ = false;
 };
 
 }  // namespace lt2

@@ -273,6 +273,10 @@ StepReport Trainer::OneStep(Batch& batch, bool diagnose, StepMetrics& metrics) {
   metrics.model_tflops_per_gpu = metrics.tokens_per_s_per_gpu * plan_.model_flops_per_token / 1e12;
   metrics.peak_bytes = HostAllocator::Get().stats().peak;
   if (diagnose) metrics.more = ToJson(diagnostics_, diagnosed);
+  // Of the objective's units: a sum over layers and loops, per counted token.
+  if (step_->has_auxiliary_losses()) {
+    metrics.more["auxiliary_loss"] = report.sums[1] / report.counted_tokens;
+  }
   clock_.Add(metrics.step_s);
   result_.loss = metrics.loss;
   return report;

@@ -1,6 +1,7 @@
 #include "model/mixers/registry.h"
 
 #include "model/mixers/deltanet/deltanet.h"
+#include "model/mixers/dsa/dsa.h"
 #include "model/mixers/full/full.h"
 #include "model/mixers/gdn/gdn.h"
 #include "model/mixers/gla/gla.h"

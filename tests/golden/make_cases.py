@@ -21,7 +21,8 @@ WRITERS = (operators.write_sequence_operators, operators.write_row_operators,
            layers.write_more_delta_layers, layers.write_window_layer,
            operators.write_additive_scans, operators.write_ssd, operators.write_mlstm,
            operators.write_kl_divergence, layers.write_linear_layers, layers.write_gated_layers,
-           layers.write_mamba2_layer, layers.write_mlstm_layer, sparse.write_nsa)
+           layers.write_mamba2_layer, layers.write_mlstm_layer, sparse.write_nsa,
+           sparse.write_dsa)
 
 
 def main():

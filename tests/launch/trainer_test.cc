@@ -275,5 +275,30 @@ TEST_F(TrainerTest, DiagnosticsAndValidationAreLogged) {
   EXPECT_LT(result->valid_loss, std::log(256) + 1);
 }
 
+// What the mixers lose on their own is a key of every step's line, the same on any mesh, and no
+// part of the loss; without such mixers there is no key.
+TEST_F(TrainerTest, LossesOfTheMixersAreLogged) {
+  const RunConfig config =
+      Parse(Config("fp64", 2, 1), {"model.mixers=['gdn','dsa']", "model.dsa.top_k=8"});
+  const auto logged = [&](const std::string& run) {
+    std::vector<double> losses;
+    const MetricsHistory history = *ReadMetrics(Path(run));
+    for (const auto& [step, line] : history.steps) {
+      losses.push_back(line.value("auxiliary_loss", -1.0));
+    }
+    return losses;
+  };
+  ASSERT_TRUE(TrainOn(1, config, {.run_dir = Path("one"), .max_steps = 6}).ok());
+  ASSERT_TRUE(TrainOn(2, config, {.run_dir = Path("two"), .max_steps = 6}).ok());
+  ASSERT_EQ(logged("one").size(), 6u);
+  for (const double loss : logged("one")) EXPECT_GT(loss, 0);
+  ExpectClose(logged("two"), logged("one"), 1e-9);
+  ExpectClose(Losses("two"), Losses("one"), 1e-9);
+  const RunConfig without = Parse(Config("fp64", 2, 1));
+  ASSERT_TRUE(TrainOn(1, without, {.run_dir = Path("without"), .max_steps = 1}).ok());
+  const MetricsHistory history = *ReadMetrics(Path("without"));
+  EXPECT_FALSE(history.steps.at(1).contains("auxiliary_loss"));
+}
+
 }  // namespace
 }  // namespace lt2

@@ -1,5 +1,7 @@
 #include "tests/model/mixer_cases.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/check.h"
@@ -11,6 +13,8 @@ namespace {
 // What a kind wants set to fit into so small a model, beyond its defaults.
 std::vector<std::string> NeedsOf(const std::string& kind) {
   if (kind == "window") return {"window.window=17"};  // shorter than the documents
+  // Beside grouped heads of full attention, and with fewer keys than the documents have.
+  if (kind == "dsa") return {"dsa.kv_heads=1", "dsa.top_k=8"};
   if (kind == "nsa") {  // groups of 16 heads; many blocks, of which most are not selected
     return {"nsa.heads=32",     "nsa.kv_heads=2",     "nsa.head_dim=4",
             "nsa.block_size=4", "nsa.block_counts=5", "nsa.window=6"};
@@ -24,6 +28,10 @@ std::vector<MixerCase> Variants() {
   return {
       {"full_gate_norm", {"full"}, {"attention_gate=true", "full.qk_norm=true"}},
       {"full_one_kv_head", {"full"}, {"kv_heads=1", "rope_style='interleaved'"}},
+      {"dsa_as_released", {"dsa"}, {"dsa.as_released=true"}},
+      {"dsa_other_sizes",
+       {"dsa"},
+       {"dsa.index_heads=2", "dsa.index_dim=7", "dsa.value_dim=12", "dsa.tail_dim=0"}},
       {"gdn_grouped", {"gdn"}, {"gdn.heads=2", "gdn.v_heads=6", "gdn.head_dim=10"}},
       {"gdn_plain", {"gdn"}, {"gdn.conv=false", "gdn.gate=false", "gdn.allow_neg_eigval=true"}},
       {"nsa_one_group",
@@ -49,6 +57,14 @@ std::vector<MixerCase> AllMixerCases() {
     }
   }
   return cases;
+}
+
+bool ChoosesKeys(const MixerCase& mixer_case) {
+  return std::ranges::count(mixer_case.mixers, "dsa") > 0;
+}
+
+bool ReadsChosenKeysOnly(const MixerCase& mixer_case) {
+  return std::ranges::all_of(mixer_case.mixers, [](const auto& kind) { return kind == "dsa"; });
 }
 
 ModelConfig ConfigOf(const MixerCase& mixer_case, const std::vector<std::string>& more) {

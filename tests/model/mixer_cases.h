@@ -20,6 +20,12 @@ inline void PrintTo(const MixerCase& mixer_case, std::ostream* os) { *os << mixe
 // and the kind under other options.
 std::vector<MixerCase> AllMixerCases();
 
+// Whether a kind of the case chooses which keys a token reads: its outputs jump where a choice
+// changes.
+bool ChoosesKeys(const MixerCase& mixer_case);
+// Whether nothing else than such choices decides what a token reads of the others.
+bool ReadsChosenKeysOnly(const MixerCase& mixer_case);
+
 // Two layers and two loops on a width of 32; `more` comes after the case's overrides.
 ModelConfig ConfigOf(const MixerCase& mixer_case, const std::vector<std::string>& more = {});
 

@@ -96,15 +96,19 @@ TEST_P(MixerSuite, GradientsReachNoLaterTokenAndNoOtherDocument) {
     const std::vector<double> grad = tiny.ForwardBackward(tokens).grads.at("embed.weight");
     tokens.targets[t] = -100;
     const int64_t begin = t < kDocument ? 0 : kDocument;
+    int64_t earlier = 0;  // tokens that t reads beside its own
     for (int64_t s = 0; s < kTokens; ++s) {
       const auto row = Row(grad, tokens.ids[s], config.width);
       const bool reached = std::ranges::any_of(row, [](double g) { return g != 0; });
+      earlier += reached && s < t;
+      const int64_t always = ReadsChosenKeysOnly(GetParam()) ? t : t - 1;
       if (s < begin || s > t) {
         EXPECT_FALSE(reached) << "input of token " << s;
-      } else if (s >= t - 1) {
+      } else if (s >= always) {
         EXPECT_TRUE(reached) << "input of token " << s;
       }
     }
+    EXPECT_EQ(earlier > 0, t > begin);
   }
 }
 
@@ -214,6 +218,7 @@ TEST_P(MixerSuite, GradientsAreDerivatives) {
   for (Param* param : tiny.model.params().all()) {
     const std::vector<double> base = param->value.ToDoubles();
     const std::vector<double>& grad = result.grads.at(param->spec.name);
+    int jumps = 0;
     for (int trial = 0; trial < 2; ++trial) {
       std::vector<double> direction(base.size());
       double length = 0, norm = 0, slope = 0;
@@ -229,11 +234,20 @@ TEST_P(MixerSuite, GradientsAreDerivatives) {
         return tiny.LossOnly(tokens, z_loss);
       };
       const double h = 2e-5;  // truncation ~ h^4, rounding ~ 1e-16 / h
-      const double numeric = (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h);
+      const double near = (at(h) - at(-h)) / (2 * h);
+      const double far = (at(2 * h) - at(-2 * h)) / (4 * h);
+      const double numeric = (4 * near - far) / 3;
       at(0);
       // Relative to the gradient's size: a direction nearly orthogonal to it has no digits. A small
       // gradient is known only up to the rounding of the loss, some 2^-53 of it over h.
       const double allowed = std::max(1e-7 * std::sqrt(norm), 3e-11 * result.loss);
+      // A choice of keys that changes within the step leaves no derivative to compare with: another
+      // direction, then. The loss alone tells.
+      if (ChoosesKeys(GetParam()) && std::abs(near - far) > 10 * allowed) {
+        ASSERT_LT(++jumps, 10) << param->spec.name;
+        --trial;
+        continue;
+      }
       EXPECT_NEAR(numeric, slope, allowed) << param->spec.name;
     }
   }

@@ -11,6 +11,7 @@
 #include "kernels/linear.h"
 #include "kernels/rms_norm.h"
 #include "model/init.h"
+#include "model/mixers/common/fill_cache.h"
 
 namespace lt2 {
 namespace {
@@ -106,7 +107,10 @@ MixerOutput SoftmaxAttention::Forward(Tape& tape, const Var& x_ND, const MixerCo
   const Var k =
       RotatedHeads(tape, Linear(tape, x_ND, k_proj_), kv_heads, k_norm_, documents.positions());
   const Var v = Reshape(Linear(tape, x_ND, v_proj_), {tokens, kv_heads, dim});
-  if (context.state != nullptr) FillCaches(k, v, documents, *context.state);
+  if (context.state != nullptr) {
+    FillCache(k.value, documents, 1, (*context.state)[0]);
+    FillCache(v.value, documents, 1, (*context.state)[1]);
+  }
 
   const AttentionOptions attention = OptionsOfLoop(context.loop);
   Tensor lse_NH;
@@ -122,22 +126,6 @@ MixerOutput SoftmaxAttention::Forward(Tape& tape, const Var& x_ND, const MixerCo
   o = Reshape(o, {tokens, heads * dim});
   if (gate_proj_ != nullptr) o = SigmoidGate(tape, o, Linear(tape, x_ND, *gate_proj_));
   return {.y_ND = Linear(tape, o, o_proj_)};
-}
-
-void SoftmaxAttention::FillCaches(const Var& k_NGD, const Var& v_NGD, const Documents& documents,
-                                  MixerState& state) const {
-  const auto cu = documents.cu_seqlens().span<int32_t>();
-  for (int64_t d = 0; d < documents.count(); ++d) {
-    const int64_t length = cu[d + 1] - cu[d];
-    CHECK_LE(length, state[0].dim(1)) << "a prompt longer than the cache";
-    for (int i = 0; i < 2; ++i) {
-      const Tensor& all = i == 0 ? k_NGD.value : v_NGD.value;
-      const int64_t row = options_.kv_heads * options_.head_dim;
-      state[i]
-          .Flat(d * state[i].dim(1) * row, length * row)
-          .CopyFrom(all.Flat(cu[d] * row, length * row));
-    }
-  }
 }
 
 Tensor SoftmaxAttention::Step(Stream& stream, const Tensor& x_BD, MixerState& state,

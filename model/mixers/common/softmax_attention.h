@@ -47,8 +47,6 @@ class SoftmaxAttention : public Mixer {
   // Normed (optionally) and rotated heads [N, heads, head_dim] of a projection.
   Var RotatedHeads(Tape& tape, const Var& x_NC, int64_t heads, Param* norm,
                    const Tensor& positions_N) const;
-  void FillCaches(const Var& k_NGD, const Var& v_NGD, const Documents& documents,
-                  MixerState& state) const;
 
   const Options options_;
   Param &q_proj_, &k_proj_, &v_proj_, &o_proj_;

@@ -15,6 +15,7 @@
 #include "kernels/select_blocks.h"
 #include "kernels/selected_attention.h"
 #include "model/init.h"
+#include "model/mixers/common/fill_cache.h"
 
 namespace lt2 {
 namespace {
@@ -23,21 +24,6 @@ constexpr int64_t kLeastGroup = 16;  // query heads that read one key/value head
 
 // Entries of the state.
 enum Entry { kKeys, kValues, kMeanKeys, kMeanValues };
-
-// The rows of each document, one for `block` tokens, into the cache [sequences, capacity, ..] of
-// its sequence.
-void FillCache(const Tensor& x_RGD, const Documents& documents, int64_t block,
-               const Tensor& cache_BCGD) {
-  const auto cu = documents.cu_seqlens().span<int32_t>();
-  const int64_t width = x_RGD.size() / x_RGD.dim(0), capacity = cache_BCGD.dim(1);
-  for (int64_t d = 0; d < documents.count(); ++d) {
-    const int64_t begin = BlockRow(cu[d], block), rows = (cu[d + 1] - cu[d]) / block;
-    CHECK_LE(rows, capacity) << "a prompt longer than the cache";
-    if (rows == 0) continue;
-    cache_BCGD.Flat(d * capacity * width, rows * width)
-        .CopyFrom(x_RGD.Flat(begin * width, rows * width));
-  }
-}
 
 }  // namespace
 
