@@ -1,6 +1,7 @@
 #include "kernels/head_loss.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace lt2 {
 namespace {
@@ -29,50 +30,89 @@ Cost CostOf(const HeadLossBackwardArgs& args) {
           .bytes = 2.0 * (args.x_ND.bytes() + args.w_VD.bytes())};
 }
 
-Var HeadLoss(Tape& tape, Var x_ND, Param& w_VD, const Tensor& targets_N,
-             const HeadLossOptions& options) {
-  const Tensor &x = x_ND.value, &w = w_VD.value;
+namespace {
+
+// What forward leaves for backward, and its results.
+struct Visit {
+  Tensor x, targets_N, loss_N, lse_N, sums;
+  Tensor probabilities;  // undefined if logits are computed again
+  Shape logits_shape;
+  int64_t chunk_rows = 0;
+};
+
+Visit RunForward(Tape& tape, const Tensor& x, const Param& w_VD, const Tensor& targets_N,
+                 const HeadLossOptions& options) {
+  const Tensor& w = w_VD.value;
   CHECK_EQ(x.shape().rank(), 2);
   CHECK_EQ(x.dim(1), w.dim(1));
   CHECK_EQ(targets_N.size(), x.dim(0));
   const int64_t N = x.dim(0), V = w.dim(0), chunk_rows = ChunkRows(N, V, options.chunk_rows);
   const bool keep = tape.recording() && N * V <= options.keep_at_most;
-  const Shape logits_shape{keep ? N : chunk_rows, V};
-  Tensor lse = Tensor::Empty({N}, x.dtype(), tape.device());
-  Tensor sums = Tensor::Empty({kHeadLossSums}, DType::kF64, tape.device());
-  Tensor probabilities;
-  {
-    Tensor logits = Tensor::Empty(logits_shape, x.dtype(), tape.device());
-    Tensor loss = Tensor::Empty({N}, x.dtype(), tape.device());
-    HeadLossForward(tape.stream(), {.x_ND = x,
-                                    .w_VD = w,
-                                    .targets_N = targets_N,
-                                    .logits = logits,
-                                    .loss_N = loss,
-                                    .lse_N = lse,
-                                    .sums = sums,
-                                    .keep_probabilities = keep,
-                                    .chunk_rows = chunk_rows});
-    if (keep) probabilities = logits;
-  }
-  auto backward = [&stream = tape.stream(), x, &w_VD, targets_N, lse, probabilities, logits_shape,
-                   chunk_rows](std::span<const Tensor> dy, std::span<GradSlot> dx) {
-    const bool kept = probabilities.defined(), accumulate_dx = dx[0].accumulate();
-    Tensor logits = kept ? probabilities : Tensor::Empty(logits_shape, x.dtype(), stream.device);
-    HeadLossBackward(stream, {.dsums = dy[0],
-                              .x_ND = x,
-                              .w_VD = w_VD.value,
-                              .targets_N = targets_N,
-                              .lse_N = lse,
-                              .logits = logits,
-                              .logits_are_probabilities = kept,
-                              .dx_ND = dx[0].to(),
-                              .dw_VD = w_VD.main_grad,
-                              .accumulate_dx = accumulate_dx,
-                              .chunk_rows = chunk_rows});
+  Visit visit{.x = x,
+              .targets_N = targets_N,
+              .loss_N = Tensor::Empty({N}, x.dtype(), tape.device()),
+              .lse_N = Tensor::Empty({N}, x.dtype(), tape.device()),
+              .sums = Tensor::Empty({kHeadLossSums}, DType::kF64, tape.device()),
+              .logits_shape = {keep ? N : chunk_rows, V},
+              .chunk_rows = chunk_rows};
+  const Tensor logits = Tensor::Empty(visit.logits_shape, x.dtype(), tape.device());
+  HeadLossForward(tape.stream(), {.x_ND = x,
+                                  .w_VD = w,
+                                  .targets_N = targets_N,
+                                  .logits = logits,
+                                  .loss_N = visit.loss_N,
+                                  .lse_N = visit.lse_N,
+                                  .sums = visit.sums,
+                                  .keep_probabilities = keep,
+                                  .chunk_rows = chunk_rows});
+  if (keep) visit.probabilities = logits;
+  return visit;
+}
+
+// `args` has the gradients of the results; the rest is filled in here.
+void RunBackward(Stream& stream, const Visit& visit, const Param& w_VD, HeadLossBackwardArgs args,
+                 GradSlot& dx) {
+  const bool kept = visit.probabilities.defined();
+  args.x_ND = visit.x;
+  args.w_VD = w_VD.value;
+  args.targets_N = visit.targets_N;
+  args.lse_N = visit.lse_N;
+  args.logits = kept ? visit.probabilities
+                     : Tensor::Empty(visit.logits_shape, visit.x.dtype(), stream.device);
+  args.logits_are_probabilities = kept;
+  args.accumulate_dx = dx.accumulate();
+  args.dx_ND = dx.to();
+  args.dw_VD = w_VD.main_grad;
+  args.chunk_rows = visit.chunk_rows;
+  HeadLossBackward(stream, args);
+}
+
+}  // namespace
+
+Var HeadLoss(Tape& tape, Var x_ND, Param& w_VD, const Tensor& targets_N,
+             const HeadLossOptions& options) {
+  Visit visit = RunForward(tape, x_ND.value, w_VD, targets_N, options);
+  visit.loss_N = {};
+  const Tensor sums = std::exchange(visit.sums, {});
+  auto backward = [&stream = tape.stream(), visit, &w_VD](std::span<const Tensor> dy,
+                                                          std::span<GradSlot> dx) {
+    RunBackward(stream, visit, w_VD, {.dsums = dy[0]}, dx[0]);
   };
   return tape.Record({x_ND}, sums,
                      {.name = "head_loss", .params = {&w_VD}, .input_grad = std::move(backward)});
+}
+
+TokenLosses HeadLossPerToken(Tape& tape, Var x_ND, Param& w_VD, const Tensor& targets_N,
+                             const HeadLossOptions& options) {
+  const Visit visit = RunForward(tape, x_ND.value, w_VD, targets_N, options);
+  auto backward = [&stream = tape.stream(), visit, &w_VD](std::span<const Tensor> dy,
+                                                          std::span<GradSlot> dx) {
+    RunBackward(stream, visit, w_VD, {.dloss_N = dy[0], .dlse_N = dy[1]}, dx[0]);
+  };
+  const std::vector<Var> out = tape.Record(
+      std::span(&x_ND, 1), {visit.loss_N, visit.lse_N},
+      {.name = "head_loss_per_token", .params = {&w_VD}, .input_grad = std::move(backward)});
+  return {.loss_N = out[0], .lse_N = out[1]};
 }
 
 }  // namespace lt2

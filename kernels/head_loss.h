@@ -4,7 +4,11 @@
 //   dz_iv = (a + 2 b lse_i) exp(z_iv - lse_i) - a [v = y_i]
 //
 // where a and b are the gradients of sum loss_i and of sum lse_i² (the z-loss of PaLM, 2022). Sums,
-// not means: what a token is worth is known only where the global batch is counted.
+// not means: what a token is worth is known only where the global batch is counted. Where tokens
+// weigh differently, HeadLossPerToken gives loss_i and lse_i themselves, with gradients a_i and
+// c_i:
+//
+//   dz_iv = (a_i + c_i) exp(z_iv - lse_i) - a_i [v = y_i]
 #pragma once
 
 #include "core/tape.h"
@@ -32,7 +36,8 @@ struct HeadLossForwardArgs {
 };
 
 struct HeadLossBackwardArgs {
-  Tensor dsums;  // F64 [kHeadLossSums]
+  Tensor dsums;            // F64 [kHeadLossSums], or undefined and instead:
+  Tensor dloss_N, dlse_N;  // a_i and c_i; one of them may be undefined, 0
   Tensor x_ND, w_VD, targets_N, lse_N;
   Tensor logits;  // workspace [chunk rows, V], or [N, V] with forward's probabilities
   bool logits_are_probabilities = false;  // they are overwritten
@@ -49,5 +54,12 @@ LT2_KERNEL(HeadLossBackward, HeadLossBackwardArgs)
 // error. Seed the backward with {a, b, anything} as above: b is the z-loss factor times a.
 Var HeadLoss(Tape& tape, Var x_ND, Param& w_VD, const Tensor& targets_N,
              const HeadLossOptions& options = {});
+
+// Of each token, 0 where the target is negative.
+struct TokenLosses {
+  Var loss_N, lse_N;
+};
+TokenLosses HeadLossPerToken(Tape& tape, Var x_ND, Param& w_VD, const Tensor& targets_N,
+                             const HeadLossOptions& options = {});
 
 }  // namespace lt2

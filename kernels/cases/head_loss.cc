@@ -46,26 +46,49 @@ CaseData Instance(uint64_t seed, int64_t N, int64_t D, int64_t V, double z_loss,
                      {"target", targets}}};
 }
 
+HeadLossOptions OptionsOf(const CaseContext& c) {
+  HeadLossOptions options;
+  options.chunk_rows = static_cast<int64_t>(c.Number("chunk_rows", 0));
+  if (c.Number("keep", 1) == 0) options.keep_at_most = 0;
+  return options;
+}
+
+std::vector<CaseData> Instances(uint64_t seed) {
+  return {Instance(seed, 33, 24, 97, 1e-4, 1, 0), Instance(seed, 1, 3, 1, 0, 1, 0),
+          Instance(seed, 70, 8, 130, 0.01, 4, 16), Instance(seed, 70, 8, 130, 0.01, 2, 64, false),
+          Instance(seed, 9, 16, 2100, 0, 1, 0, false)};
+}
+
 }  // namespace
 
 OpCase HeadLossCase() {
   return {.op = "linear_cross_entropy",
           .run = [](CaseContext& c) -> std::map<std::string, Var> {
-            HeadLossOptions options;
-            options.chunk_rows = static_cast<int64_t>(c.Number("chunk_rows", 0));
-            if (c.Number("keep", 1) == 0) options.keep_at_most = 0;
-            Var sums = HeadLoss(c.tape(), c.In("x"), c.Weight("w"), c.Ints("target"), options);
+            Var sums = HeadLoss(c.tape(), c.In("x"), c.Weight("w"), c.Ints("target"), OptionsOf(c));
             return {{"loss", MeanLoss(c.tape(), sums, c.Number("z_loss", 0))}};
           },
-          .instances =
-              [](uint64_t seed) {
-                return std::vector<CaseData>{Instance(seed, 33, 24, 97, 1e-4, 1, 0),
-                                             Instance(seed, 1, 3, 1, 0, 1, 0),
-                                             Instance(seed, 70, 8, 130, 0.01, 4, 16),
-                                             Instance(seed, 70, 8, 130, 0.01, 2, 64, false),
-                                             Instance(seed, 9, 16, 2100, 0, 1, 0, false)};
-              },
+          .instances = Instances,
           .bench = [] { return Instance(0, 2048, 128, 256, 0, 1, 0); }};
+}
+
+OpCase HeadLossPerTokenCase() {
+  const auto renamed = [](CaseData data) {
+    data.op = "head_loss_per_token";
+    return data;
+  };
+  return {.op = "head_loss_per_token",
+          .run = [](CaseContext& c) -> std::map<std::string, Var> {
+            const TokenLosses losses = HeadLossPerToken(c.tape(), c.In("x"), c.Weight("w"),
+                                                        c.Ints("target"), OptionsOf(c));
+            return {{"loss", losses.loss_N}, {"lse", losses.lse_N}};
+          },
+          .instances =
+              [renamed](uint64_t seed) {
+                std::vector<CaseData> instances = Instances(seed);
+                for (CaseData& data : instances) data = renamed(std::move(data));
+                return instances;
+              },
+          .bench = [renamed] { return renamed(Instance(0, 2048, 128, 256, 0, 1, 0)); }};
 }
 
 }  // namespace lt2

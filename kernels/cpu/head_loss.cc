@@ -62,12 +62,27 @@ void Forward(const HeadLossForwardArgs& args) {
   std::copy(sums, sums + kHeadLossSums, args.sums.data<double>());
 }
 
+// The gradients of a token's loss and log-sum-exp.
+struct TokenGradient {
+  double loss = 0, lse = 0;
+};
+
+template <class T>
+TokenGradient GradientOfToken(const HeadLossBackwardArgs& args, int64_t i) {
+  if (args.dsums.defined()) {
+    const double* dsums = args.dsums.data<double>();
+    return {dsums[kLossSum], 2 * dsums[kSquaredLseSum] * args.lse_N.data<T>()[i]};
+  }
+  const T *dloss = DataOrNull<T>(args.dloss_N), *dlse = DataOrNull<T>(args.dlse_N);
+  return {dloss == nullptr ? 0.0 : dloss[i], dlse == nullptr ? 0.0 : dlse[i]};
+}
+
 // Logits or probabilities of one row become the gradient of the logits.
 template <class T>
-void GradientOfRow(T* z, int64_t V, int32_t target, T lse, const double* dsums,
+void GradientOfRow(T* z, int64_t V, int32_t target, T lse, const TokenGradient& gradient,
                    bool probabilities) {
   if (target < 0) return std::fill(z, z + V, T(0));
-  const T factor = static_cast<T>(dsums[kLossSum] + 2 * dsums[kSquaredLseSum] * lse);
+  const T factor = static_cast<T>(gradient.loss + gradient.lse);
   if (probabilities) {
 #pragma omp simd
     for (int64_t v = 0; v < V; ++v) z[v] *= factor;
@@ -75,7 +90,7 @@ void GradientOfRow(T* z, int64_t V, int32_t target, T lse, const double* dsums,
 #pragma omp simd
     for (int64_t v = 0; v < V; ++v) z[v] = factor * Exp(z[v] - lse);
   }
-  z[target] -= static_cast<T>(dsums[kLossSum]);
+  z[target] -= static_cast<T>(gradient.loss);
 }
 
 template <class T>
@@ -91,8 +106,8 @@ void Backward(const HeadLossBackwardArgs& args) {
     if (!kept) Gemm<T>(false, true, rows, V, D, 1, x, D, w, D, 0, z, V);
     ForEachBlock(rows, kRowBlock, rows * V, [&](int64_t, int64_t first, int64_t last) {
       for (int64_t r = first; r < last; ++r) {
-        GradientOfRow(z + r * V, V, targets[begin + r], lse[begin + r], args.dsums.data<double>(),
-                      kept);
+        const int64_t i = begin + r;
+        GradientOfRow(z + r * V, V, targets[i], lse[i], GradientOfToken<T>(args, i), kept);
       }
     });
     if (args.dx_ND.defined()) {

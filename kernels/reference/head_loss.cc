@@ -49,16 +49,22 @@ void HeadLossForward(Stream&, const HeadLossForwardArgs& args) {
 
 void HeadLossBackward(Stream&, const HeadLossBackwardArgs& args) {
   const int64_t N = args.x_ND.dim(0), V = args.w_VD.dim(0), D = args.w_VD.dim(1);
-  const double* dsums = args.dsums.data<double>();
   if (args.dx_ND.defined() && !args.accumulate_dx) args.dx_ND.Zero();
   for (int64_t i = 0; i < N; ++i) {
     const int64_t target = args.targets_N.data<int32_t>()[i];
     if (target < 0) continue;
     double lse;
     const std::vector<double> z = Logits(args.x_ND, args.w_VD, i, &lse);
+    double dloss = 0, dlse = 0;
+    if (args.dsums.defined()) {
+      dloss = args.dsums.data<double>()[kLossSum];
+      dlse = 2 * lse * args.dsums.data<double>()[kSquaredLseSum];
+    }
+    if (args.dloss_N.defined()) dloss = args.dloss_N.data<double>()[i];
+    if (args.dlse_N.defined()) dlse = args.dlse_N.data<double>()[i];
     for (int64_t v = 0; v < V; ++v) {
-      double dz = (dsums[kLossSum] + 2 * dsums[kSquaredLseSum] * lse) * std::exp(z[v] - lse);
-      if (v == target) dz -= dsums[kLossSum];
+      double dz = (dloss + dlse) * std::exp(z[v] - lse);
+      if (v == target) dz -= dloss;
       for (int64_t d = 0; d < D; ++d) {
         const int64_t x_id = i * D + d, w_vd = v * D + d;
         if (args.dx_ND.defined())
