@@ -32,4 +32,16 @@ JsonLine ToJson(const LoopDiagnostics& diagnostics, double counted) {
           {"first_token_mass", diagnostics.first_token_mass}};
 }
 
+JsonLine ExitsToJson(std::span<const double> sums, double counted) {
+  const double tokens = counted > 0 ? counted : 1;
+  std::vector<double> probability;
+  double loop = 0;
+  for (size_t t = 1; t < sums.size(); ++t) {
+    probability.push_back(sums[t] / tokens);
+    loop += static_cast<double>(t) * probability.back();
+  }
+  return {
+      {"exit_loop", loop}, {"exit_entropy", sums[0] / tokens}, {"exit_probability", probability}};
+}
+
 }  // namespace lt2

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "launch/metrics.h"
@@ -19,6 +20,10 @@ std::string WithCommas(int64_t number);
 // Per-loop diagnostics as metric fields. The gradient norm is scaled to the mean loss over
 // `counted` tokens of the micro-batch that was looked at.
 JsonLine ToJson(const LoopDiagnostics& diagnostics, double counted);
+
+// Where tokens leave, as metric fields: of the sums of the entropy and of p_1 … p_T over `counted`
+// tokens.
+JsonLine ExitsToJson(std::span<const double> sums, double counted);
 
 // A moving average of step times, for the ETA and for deadlines.
 class StepClock {

@@ -1,10 +1,11 @@
 #include "launch/train_step.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/trace.h"
 #include "kernels/elementwise.h"
-#include "kernels/head_loss.h"
+#include "kernels/exit_loss.h"
 #include "kernels/init.h"
 #include "parallel/adamw_rule.h"
 
@@ -18,7 +19,7 @@ TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, Communicator&
       ids_N_(Tensor::Empty({tokens_per_micro_batch()}, DType::kI32, options.device)),
       targets_N_(Tensor::Empty({tokens_per_micro_batch()}, DType::kI32, options.device)),
       documents_(tokens_per_micro_batch(), options.max_documents, options.device),
-      sums_(Tensor::Zeros({kHeadLossSums}, DType::kF64, options.device)),
+      sums_(Tensor::Zeros({model_.loss_sums()}, DType::kF64, options.device)),
       auxiliary_(Tensor::Zeros({1}, DType::kF64, options.device)) {
   const std::vector<Param*> params = model_.params().all();
   for (Param* param : params) {
@@ -66,21 +67,23 @@ void TrainStep::MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics) {
     has_auxiliary_losses_ = !loss.auxiliary.empty();
   }
   TraceRange range("backward");
-  tape.Backward(LanguageModel::Seeds(loss, options_.optimizer.z_loss));
+  tape.Backward(model_.Seeds(loss, options_.optimizer.z_loss));
 }
 
 StepReport TrainStep::Finish(StepInput input) {
   reducer_->Finish();
-  double nll = 0, auxiliary = 0;
+  std::vector<double> sums(sums_.size(), 0.0);
+  double auxiliary = 0;
   if (sums_.on_host()) {
-    const double* sums = sums_.data<double>();
-    nll = sums[kLossSum];
+    sums = sums_.ToDoubles();
     input.counted_tokens = sums[kCountedSum];
-    auxiliary = auxiliary_.data<double>()[0];
-    const bool finite = std::isfinite(nll + auxiliary) && std::isfinite(sums[kSquaredLseSum]);
+    auxiliary = auxiliary_.ToDoubles()[0];
+    const bool finite = std::isfinite(auxiliary) &&
+                        std::ranges::all_of(sums, [](double sum) { return std::isfinite(sum); });
     input.bad_losses = finite ? 0 : 1;
   }
-  input.sums.insert(input.sums.begin(), {nll, auxiliary});
+  input.sums.insert(input.sums.begin(), sums.begin() + kHeadLossSums, sums.end());
+  input.sums.insert(input.sums.begin(), {sums[kLossSum], auxiliary});
   TraceRange range("update");
   return optimizer_->Step(stream_, input);
 }
@@ -88,9 +91,7 @@ StepReport TrainStep::Finish(StepInput input) {
 TrainStep::Score TrainStep::Evaluate(const Batch& batch) {
   optimizer_->WaitForValues();
   Load(batch);
-  Tape tape(stream_);
-  tape.set_recording(false);
-  const Tensor sums = model_.Forward(tape, ids_N_, targets_N_, documents_).sums.value;
+  const Tensor sums = model_.Evaluate(stream_, ids_N_, targets_N_, documents_);
   if (!sums.on_host()) return {};
   return {.nll = sums.data<double>()[kLossSum], .counted = sums.data<double>()[kCountedSum]};
 }

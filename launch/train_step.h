@@ -43,11 +43,11 @@ class TrainStep {
   // Forward and backward of micro_batch windows. On kMeta the batch is not read.
   void MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics = nullptr);
   // Reduces, updates, and adds to input what the micro-batches counted. The report's sums are
-  // {nll over counted tokens of all ranks, the mixers' own losses of all ranks, input's own sums
-  // …}.
+  // {nll over counted tokens of all ranks, the mixers' own losses of all ranks, with an exit gate its
+  // entropy and p_1 … p_T, input's own …}.
   StepReport Finish(StepInput input);
 
-  // Sum of losses over counted tokens, and their number, without gradients.
+  // Sum of losses over counted tokens, and their number, of the model as it decodes.
   struct Score {
     double nll = 0, counted = 0;
   };
@@ -72,7 +72,7 @@ class TrainStep {
   std::unique_ptr<Optimizer> optimizer_;
   Tensor ids_N_, targets_N_;
   Documents documents_;
-  Tensor sums_;       // F64 [kHeadLossSums], of the step so far
+  Tensor sums_;       // of the model's losses, of the step so far
   Tensor auxiliary_;  // F64 [1], the mixers' own losses of the step so far
   bool has_auxiliary_losses_ = false;
 };

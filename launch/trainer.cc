@@ -277,6 +277,9 @@ StepReport Trainer::OneStep(Batch& batch, bool diagnose, StepMetrics& metrics) {
   if (step_->has_auxiliary_losses()) {
     metrics.more["auxiliary_loss"] = report.sums[1] / report.counted_tokens;
   }
+  if (config_.model.exit_gate) {
+    metrics.more.update(ExitsToJson(std::span(report.sums).subspan(2), report.counted_tokens));
+  }
   clock_.Add(metrics.step_s);
   result_.loss = metrics.loss;
   return report;

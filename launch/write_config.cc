@@ -22,6 +22,10 @@ ConfigTable ModelTable(const ModelConfig& model) {
   table.Set("layout", std::string_view(model.layout));
   table.Set("attention_gate", model.attention_gate);
   table.Set("loop_residual", model.loop_residual);
+  table.Set("sandwich_norm", model.sandwich_norm);
+  table.Set("loop_norm", model.loop_norm);
+  table.Set("exit_gate", model.exit_gate);
+  table.Set("exit_entropy", model.exit_entropy);
   for (const auto& [kind, options] : model.mixer_options) table.SetTable(kind, options);
   return table;
 }

@@ -12,6 +12,10 @@ Param& NormWeight(const ParamScope& scope, const std::string& name, int64_t widt
   return scope.Add(name + ".weight", {width}, {.kind = Init::Kind::kOnes}, /*decay=*/false);
 }
 
+Param* PostNorm(const ModelConfig& config, const ParamScope& scope, const std::string& name) {
+  return config.sandwich_norm ? &NormWeight(scope, name, config.width) : nullptr;
+}
+
 }  // namespace
 
 Block::Block(const ModelConfig& config, const std::string& kind, const MixerSite& site)
@@ -23,16 +27,19 @@ Block::Block(const ModelConfig& config, const std::string& kind, const MixerSite
                         .root = site.root,
                         .layer = site.layer,
                         .layers = site.layers})),
+      norm1_post_(PostNorm(config, site.scope, "norm1_post")),
       norm2_(NormWeight(site.scope, "norm2", config.width)),
-      ffn_(config.width, config.ffn, site.scope.Sub("ffn")) {}
+      ffn_(config.width, config.ffn, site.scope.Sub("ffn")),
+      norm2_post_(PostNorm(config, site.scope, "norm2_post")) {}
 
 std::vector<Var> Block::Forward(Tape& tape, const Var& x_ND, const MixerContext& context,
                                 RecomputePolicy recompute) {
   // By value: a recomputed mixer runs again in backward, when this call has returned.
   const auto mixer = [this, context](Tape& t, std::span<const Var> in) -> std::vector<Var> {
     const MixerOutput out = mixer_->Forward(t, RmsNorm(t, in[0], norm1_, eps_), context);
-    if (!out.auxiliary_loss.value.defined()) return {out.y_ND};
-    return {out.y_ND, out.auxiliary_loss};
+    const Var y_ND = Normed(t, out.y_ND, norm1_post_);
+    if (!out.auxiliary_loss.value.defined()) return {y_ND};
+    return {y_ND, out.auxiliary_loss};
   };
   std::vector<Var> out = recompute == RecomputePolicy::kMixer
                              ? tape.Recompute(std::span(&x_ND, 1), mixer)
@@ -41,9 +48,13 @@ std::vector<Var> Block::Forward(Tape& tape, const Var& x_ND, const MixerContext&
   return out;
 }
 
+Var Block::Normed(Tape& tape, const Var& out_ND, Param* post) const {
+  return post == nullptr ? out_ND : RmsNorm(tape, out_ND, *post, eps_);
+}
+
 Var Block::FeedForwardHalf(Tape& tape, const Var& x_ND, const Var& mixed_ND) {
   const SumAndNorm y = AddRmsNorm(tape, x_ND, mixed_ND, norm2_, eps_);
-  return Add(tape, y.sum, ffn_.Forward(tape, y.normed));
+  return Add(tape, y.sum, Normed(tape, ffn_.Forward(tape, y.normed), norm2_post_));
 }
 
 Tensor Block::Step(Stream& stream, const Tensor& x_BD, MixerState& state,
@@ -52,7 +63,7 @@ Tensor Block::Step(Stream& stream, const Tensor& x_BD, MixerState& state,
   tape.set_recording(false);
   const Var x = tape.Input(x_BD);
   const Tensor mixed = mixer_->Step(stream, RmsNorm(tape, x, norm1_, eps_).value, state, context);
-  return FeedForwardHalf(tape, x, tape.Input(mixed)).value;
+  return FeedForwardHalf(tape, x, Normed(tape, tape.Input(mixed), norm1_post_)).value;
 }
 
 double Block::FlopsPerToken(int64_t sequence) const {

@@ -1,4 +1,7 @@
 // One pre-norm residual block: y = x + Mixer(RMSNorm(x)), out = y + FFN(RMSNorm(y)).
+//
+// With sandwich norms (Ouro, arXiv 2510.25741) what mixer and FFN give is normed too before it is
+// added: y = x + RMSNorm(Mixer(RMSNorm(x))), and the same for the FFN.
 #pragma once
 
 #include <memory>
@@ -26,14 +29,18 @@ class Block {
   const Mixer& mixer() const { return *mixer_; }
 
  private:
+  // A half's output as it is added to the residual.
+  Var Normed(Tape& tape, const Var& out_ND, Param* post) const;
   Var FeedForwardHalf(Tape& tape, const Var& x_ND, const Var& mixed_ND);
 
   std::string kind_;
   double eps_;
   Param& norm1_;
   std::unique_ptr<Mixer> mixer_;
+  Param* norm1_post_ = nullptr;  // sandwich norms, or null
   Param& norm2_;
   FeedForward ffn_;
+  Param* norm2_post_ = nullptr;
 };
 
 }  // namespace lt2

@@ -27,12 +27,16 @@ void ReadSize(const ConfigTable& table, std::string_view key, int64_t most, int6
   }
 }
 
-// Options of later models that this version must not take silently.
-void RefuseUnsupported(const ConfigTable& table) {
-  for (std::string_view key : {"sandwich_norm", "loop_norm", "exit_gate"}) {
-    bool on = false;
-    table.Read(key, &on);
-    if (on) table.AddError(key, "is not supported by this version; remove it or set it to false");
+void ReadLoopOptions(const ConfigTable& model, ModelConfig* c) {
+  model.Read("loop_residual", &c->loop_residual);
+  model.Read("sandwich_norm", &c->sandwich_norm);
+  model.Read("loop_norm", &c->loop_norm);
+  model.Read("exit_gate", &c->exit_gate);
+  ReadInRange(model, "exit_entropy", 0.0, 1e3, &c->exit_entropy);
+  if (c->exit_gate && c->loops < 2 && !model.Wrong("loops")) {
+    model.AddError("exit_gate",
+                   "chooses among loops: it needs loops of 2 or more, loops is 1; "
+                   "raise it, or set exit_gate to false");
   }
 }
 
@@ -104,8 +108,7 @@ ModelConfig ReadModelConfig(const ConfigTable& model) {
   model.Read("mixers", &c.mixers);
   model.Read("layout", &c.layout);
   model.Read("attention_gate", &c.attention_gate);
-  model.Read("loop_residual", &c.loop_residual);
-  RefuseUnsupported(model);
+  ReadLoopOptions(model, &c);
 
   const bool judge = CheckMixers(model, c) && sized;
   for (const std::string& kind : MixerKinds()) {

@@ -25,7 +25,11 @@ struct ModelConfig {
   std::vector<std::string> mixers = {"full"};  // kinds of one period of layers
   std::string layout = "interleave";           // where the layers of the last kind go
   bool attention_gate = false;                 // sigmoid output gate of full attention
-  bool loop_residual = true;  // h_t = F(h_{t-1}) + rho_t · h_{t-1}, rho = 0 at first
+  bool loop_residual = true;   // h_t = F(h_{t-1}) + rho_t · h_{t-1}, rho = 0 at first
+  bool sandwich_norm = false;  // norms after mixer and FFN too, before the residual
+  bool loop_norm = false;      // every loop ends with the final norm
+  bool exit_gate = false;      // a gate says after which loop a token leaves; the loss is expected
+  double exit_entropy = 0.1;   // weight of the entropy of the way out, subtracted from the loss
   std::map<std::string, ConfigTable> mixer_options;  // [model.<kind>], read by the mixer itself
 };
 

@@ -1,35 +1,68 @@
 #include "model/language_model.h"
 
+#include "kernels/add_bias.h"
+#include "kernels/elementwise.h"
 #include "kernels/embedding.h"
+#include "kernels/exit_loss.h"
+#include "kernels/exit_select.h"
 #include "kernels/gemm.h"
 #include "kernels/head_loss.h"
-#include "kernels/rms_norm.h"
+#include "kernels/linear.h"
 #include "model/init.h"
 
 namespace lt2 {
+
+namespace {
+
+// The mean of what is counted.
+double MeanOf(const Tensor& loss_N, const Tensor& targets_N) {
+  double sum = 0, counted = 0;
+  const std::vector<double> losses = loss_N.ToDoubles();
+  for (size_t i = 0; i < losses.size(); ++i) {
+    sum += losses[i];
+    counted += targets_N.data<int32_t>()[i] >= 0;
+  }
+  return counted > 0 ? sum / counted : 0;
+}
+
+double MeanOf(const Tensor& sums) {
+  const double* sum = sums.data<double>();
+  return sum[kCountedSum] > 0 ? sum[kLossSum] / sum[kCountedSum] : 0;
+}
+
+}  // namespace
 
 LanguageModel::LanguageModel(const ModelConfig& config)
     : config_(config),
       embed_(ParamScope(params_).Add("embed.weight", {config.vocab, config.width},
                                      ProjectionInit(config.width))),
-      stack_(std::make_unique<LoopedStack>(config, ParamScope(params_))),
-      norm_(ParamScope(params_).Add("norm.weight", {config.width}, {.kind = Init::Kind::kOnes},
-                                    /*decay=*/false)) {
+      stack_(std::make_unique<LoopedStack>(config, ParamScope(params_))) {
+  const ParamScope root(params_);
   if (!config.tie_embeddings) {
-    head_ = &ParamScope(params_).Add("head.weight", {config.vocab, config.width},
-                                     ProjectionInit(config.width));
+    head_ = &root.Add("head.weight", {config.vocab, config.width}, ProjectionInit(config.width));
+  }
+  if (config.exit_gate) {
+    CHECK_GE(config.loops, 2) << "an exit gate needs loops to choose among";
+    const ParamScope gate = root.Sub("exit_gate");
+    gate_weight_ = &gate.Add("weight", {1, config.width}, ProjectionInit(config.width));
+    gate_bias_ = &gate.Add("bias", {1}, {.kind = Init::Kind::kZeros}, /*decay=*/false);
   }
 }
 
 std::vector<int> LanguageModel::UsesPerMicroBatch() const {
+  const int loops = static_cast<int>(config_.loops), heads = config_.exit_gate ? loops : 1;
   std::vector<int> uses;
   for (const Param* param : params_.all()) {
     if (param == &embed_) {
-      uses.push_back(head_ == nullptr ? 2 : 1);  // a tied head uses it again
-    } else if (param == &norm_ || param == head_) {
-      uses.push_back(1);
+      uses.push_back(head_ == nullptr ? 1 + heads : 1);  // a tied head uses it again
+    } else if (param == head_) {
+      uses.push_back(heads);
+    } else if (param == &stack_->norm()) {
+      uses.push_back(config_.loop_norm ? loops : heads);
+    } else if (param == gate_weight_ || param == gate_bias_) {
+      uses.push_back(loops - 1);
     } else {
-      uses.push_back(static_cast<int>(config_.loops) * params_.Sites(param));
+      uses.push_back(loops * params_.Sites(param));
     }
   }
   return uses;
@@ -40,40 +73,110 @@ LanguageModel::Loss LanguageModel::Forward(Tape& tape, const Tensor& ids_N, cons
                                            const ForwardOptions& options) {
   LoopDiagnostics* diagnostics = options.diagnostics;
   if (diagnostics != nullptr) diagnostics->loss.assign(config_.loops, 0.0);
-  const LoopedStack::Readout readout = [&](int64_t loop, const Tensor& h_ND) {
+  if (config_.exit_gate) return ForwardWithExits(tape, ids_N, targets_N, documents, options);
+  const LoopedStack::Readout readout = [&](int64_t loop, const Var& h_ND) {
     Tape silent(tape.stream());
     silent.set_recording(false);
-    const Var normed = RmsNorm(silent, silent.Input(h_ND), norm_, config_.norm_eps);
+    const Var normed = stack_->Normed(silent, silent.Input(h_ND.value));
     const Tensor sums = HeadLoss(silent, normed, head_weight(), targets_N).value;
-    if (!sums.on_host()) return;
-    const double* sum = sums.data<double>();
-    diagnostics->loss[loop] = sum[kCountedSum] > 0 ? sum[kLossSum] / sum[kCountedSum] : 0;
+    if (sums.on_host()) diagnostics->loss[loop] = MeanOf(sums);
   };
   const LoopedStack::Output out =
       stack_->Forward(tape, Embedding(tape, ids_N, embed_), documents, options,
                       diagnostics != nullptr ? readout : nullptr);
-  const Var normed = RmsNorm(tape, out.h_ND, norm_, config_.norm_eps);
-  return {.sums = HeadLoss(tape, normed, head_weight(), targets_N),
+  return {.sums = HeadLoss(tape, stack_->Normed(tape, out.h_ND), head_weight(), targets_N),
           .auxiliary = out.auxiliary_losses};
 }
 
-std::vector<Tape::Seed> LanguageModel::Seeds(const Loss& loss, double z_loss) {
+// Each loop's head comes right after the loop, so that backward holds one loop's gradient at a
+// time.
+LanguageModel::Loss LanguageModel::ForwardWithExits(Tape& tape, const Tensor& ids_N,
+                                                    const Tensor& targets_N,
+                                                    const Documents& documents,
+                                                    const ForwardOptions& options) {
+  HeadLossOptions head;
+  head.keep_at_most /= config_.loops;
+  std::vector<Var> gates;
+  std::vector<TokenLosses> losses;
+  const LoopedStack::Readout readout = [&](int64_t loop, const Var& h_ND) {
+    const Var normed = stack_->Normed(tape, h_ND);
+    if (loop + 1 < config_.loops) gates.push_back(Gate(tape, normed));
+    losses.push_back(HeadLossPerToken(tape, normed, head_weight(), targets_N, head));
+    const Tensor& loss_N = losses.back().loss_N.value;
+    if (options.diagnostics != nullptr && loss_N.on_host()) {
+      options.diagnostics->loss[loop] = MeanOf(loss_N, targets_N);
+    }
+  };
+  const LoopedStack::Output out =
+      stack_->Forward(tape, Embedding(tape, ids_N, embed_), documents, options, readout);
+  return {.sums = ExitLoss(tape, gates, losses, targets_N), .auxiliary = out.auxiliary_losses};
+}
+
+Var LanguageModel::Gate(Tape& tape, const Var& normed_ND) {
+  return AddBias(tape, Linear(tape, normed_ND, *gate_weight_), *gate_bias_);
+}
+
+int64_t LanguageModel::loss_sums() const {
+  return config_.exit_gate ? kExitProbabilitySums + config_.loops : int64_t{kHeadLossSums};
+}
+
+std::vector<Tape::Seed> LanguageModel::Seeds(const Loss& loss, double z_loss) const {
   const Device device = loss.sums.value.device();
-  const double seed[kHeadLossSums] = {1, z_loss, 0};
+  std::vector<double> seed(loss_sums(), 0.0);
+  seed[kLossSum] = 1;
+  seed[kSquaredLseSum] = z_loss;
+  if (config_.exit_gate) seed[kExitEntropySum] = -config_.exit_entropy;
   std::vector<Tape::Seed> seeds = {
-      {loss.sums, Tensor::FromHost(seed, {kHeadLossSums}, DType::kF64, device)}};
+      {loss.sums, Tensor::FromHost(seed, {loss_sums()}, DType::kF64, device)}};
   for (const Var& auxiliary : loss.auxiliary) {
-    seeds.push_back({auxiliary, Tensor::FromHost(std::span(seed, 1), {1}, DType::kF64, device)});
+    seeds.push_back(
+        {auxiliary, Tensor::FromHost(std::vector<double>{1}, {1}, DType::kF64, device)});
   }
   return seeds;
+}
+
+void LanguageModel::set_exit_threshold(double threshold) {
+  CHECK(threshold >= 1 || config_.exit_gate) << "there is no exit gate";
+  exit_threshold_ = threshold;
+}
+
+LoopedStack::Readout LanguageModel::ExitReadout(Tape& tape, Tensor* leaving_ND) {
+  if (exit_threshold_ >= 1) return {};
+  return [this, &tape, leaving_ND, left_N = Tensor()](int64_t loop, const Var& h_ND) mutable {
+    const Var normed = stack_->Normed(tape, h_ND);
+    const Tensor& h = normed.value;
+    if (loop == 0) {
+      left_N = Tensor::Empty({h.dim(0)}, h.dtype(), h.device());
+      Fill(tape.stream(), left_N, 1);
+      *leaving_ND = Tensor::Empty(h.shape(), h.dtype(), h.device());
+    }
+    const bool last = loop + 1 == config_.loops;
+    ExitSelect(tape.stream(), {.h_ND = h,
+                               .gate_N = last ? Tensor() : Gate(tape, normed).value,
+                               .threshold = exit_threshold_,
+                               .left_N = left_N,
+                               .out_ND = *leaving_ND});
+  };
+}
+
+Tensor LanguageModel::Evaluate(Stream& stream, const Tensor& ids_N, const Tensor& targets_N,
+                               const Documents& documents) {
+  Tape tape(stream);
+  tape.set_recording(false);
+  const Var hidden = tape.Input(Hidden(stream, ids_N, documents));
+  return HeadLoss(tape, hidden, head_weight(), targets_N).value;
 }
 
 Tensor LanguageModel::Hidden(Stream& stream, const Tensor& ids_N, const Documents& documents,
                              const ForwardOptions& options) {
   Tape tape(stream);
   tape.set_recording(false);
-  const Var h = stack_->Forward(tape, Embedding(tape, ids_N, embed_), documents, options).h_ND;
-  return RmsNorm(tape, h, norm_, config_.norm_eps).value;
+  Tensor leaving_ND;
+  const Var h = stack_
+                    ->Forward(tape, Embedding(tape, ids_N, embed_), documents, options,
+                              ExitReadout(tape, &leaving_ND))
+                    .h_ND;
+  return leaving_ND.defined() ? leaving_ND : stack_->Normed(tape, h).value;
 }
 
 Tensor LanguageModel::Logits(Stream& stream, const Tensor& hidden_ND) {
@@ -102,13 +205,19 @@ Tensor LanguageModel::Step(Stream& stream, const Tensor& ids_B, const StepContex
                            std::vector<MixerState>& states) {
   Tape tape(stream);
   tape.set_recording(false);
-  const Tensor h = stack_->Step(stream, Embedding(tape, ids_B, embed_).value, states, context);
-  return Logits(stream, RmsNorm(tape, tape.Input(h), norm_, config_.norm_eps).value);
+  Tensor leaving_BD;
+  const Tensor h = stack_->Step(stream, Embedding(tape, ids_B, embed_).value, states, context,
+                                ExitReadout(tape, &leaving_BD));
+  return Logits(stream,
+                leaving_BD.defined() ? leaving_BD : stack_->Normed(tape, tape.Input(h)).value);
 }
 
 double LanguageModel::FlopsPerToken(int64_t sequence) const {
-  const double head = 2 * static_cast<double>(config_.vocab) * static_cast<double>(config_.width);
-  return stack_->FlopsPerToken(sequence) + head;
+  const double width = static_cast<double>(config_.width),
+               loops = static_cast<double>(config_.loops);
+  const double head = 2 * static_cast<double>(config_.vocab) * width;
+  const double exits = config_.exit_gate ? loops * head + (loops - 1) * 2 * width : head;
+  return stack_->FlopsPerToken(sequence) + exits;
 }
 
 }  // namespace lt2

@@ -1,6 +1,10 @@
 // Embedding, looped stack, final norm and head: token ids to a loss, to logits, to the next token.
 //
 //   logits = W_out · RMSNorm(h_T),  W_out = the embedding where tied
+//
+// With `exit_gate` (Ouro, arXiv 2510.25741) a gate reads the normed hₜ of every loop but the last,
+// and a token leaves after loop t with probability p_t (kernels/exit_loss.h). The objective is then
+// sum_t p_t loss_t - exit_entropy · H(p), with the head's loss after every loop.
 #pragma once
 
 #include <memory>
@@ -22,19 +26,30 @@ class LanguageModel {
   // How often one forward of a micro-batch uses each parameter, in the order of params().
   std::vector<int> UsesPerMicroBatch() const;
 
-  // Sums over counted tokens, F64 [kHeadLossSums] (kernels/head_loss.h): nll, lse², their number.
-  // Seed Backward with {1, z_loss, 0}. ids, targets: I32 [N]; a negative target is not counted.
-  // `documents` must outlive Backward.
+  // Sums over counted tokens, F64 [loss_sums()]: nll, lse², their number (kernels/head_loss.h).
+  // With an exit gate the first two are expected values, and H and p_1 … p_T follow
+  // (kernels/exit_loss.h). ids, targets: I32 [N]; a negative target is not counted. `documents`
+  // must outlive Backward.
   struct Loss {
     Var sums;
     std::vector<Var> auxiliary;  // F64 [1] each: seed them with 1
   };
   Loss Forward(Tape& tape, const Tensor& ids_N, const Tensor& targets_N, const Documents& documents,
                const ForwardOptions& options = {});
+  int64_t loss_sums() const;
   // What Backward starts from, for z_loss · lse² in the objective.
-  static std::vector<Tape::Seed> Seeds(const Loss& loss, double z_loss);
+  std::vector<Tape::Seed> Seeds(const Loss& loss, double z_loss) const;
+  // F64 [kHeadLossSums] of the logits that decoding gives, not recorded.
+  Tensor Evaluate(Stream& stream, const Tensor& ids_N, const Tensor& targets_N,
+                  const Documents& documents);
 
-  // The normed output of the last loop [N, width], not recorded.
+  // From here on Hidden, Evaluate and Step take of each token the first loop at which p_1 + … + p_t
+  // reaches `threshold`, and the last one from 1 on, which is the default. Every loop runs all the
+  // same: tokens to come read its caches. Below 1 the model must have an exit gate.
+  void set_exit_threshold(double threshold);
+
+  // The normed output of the last loop [N, width], or of the loop a token leaves after; not
+  // recorded.
   Tensor Hidden(Stream& stream, const Tensor& ids_N, const Documents& documents,
                 const ForwardOptions& options = {});
   // [N, vocab] from Hidden.
@@ -52,13 +67,20 @@ class LanguageModel {
 
  private:
   Param& head_weight() { return head_ != nullptr ? *head_ : embed_; }
+  // Gate logits [N, 1] from the normed output of a loop.
+  Var Gate(Tape& tape, const Var& normed_ND);
+  Loss ForwardWithExits(Tape& tape, const Tensor& ids_N, const Tensor& targets_N,
+                        const Documents& documents, const ForwardOptions& options);
+  // Fills leaving_ND where tokens may leave early; else empty.
+  LoopedStack::Readout ExitReadout(Tape& tape, Tensor* leaving_ND);
 
-  ModelConfig config_;
+  const ModelConfig config_;
+  double exit_threshold_ = 1;
   ParamSet params_;
   Param& embed_;
   std::unique_ptr<LoopedStack> stack_;
-  Param& norm_;
   Param* head_ = nullptr;
+  Param *gate_weight_ = nullptr, *gate_bias_ = nullptr;  // [1, width], [1]
 };
 
 }  // namespace lt2

@@ -4,6 +4,7 @@
 
 #include "kernels/loop_residual.h"
 #include "kernels/probe.h"
+#include "kernels/rms_norm.h"
 #include "kernels/squared_norm.h"
 
 namespace lt2 {
@@ -15,26 +16,44 @@ double Norm(Stream& stream, const Tensor& x) {
   return std::sqrt(sum.data<double>()[0]);
 }
 
-}  // namespace
-
-LoopedStack::LoopedStack(const ModelConfig& config, const ParamScope& root) : loops_(config.loops) {
+std::vector<std::unique_ptr<Block>> MakeBlocks(const ModelConfig& config, const ParamScope& root) {
+  std::vector<std::unique_ptr<Block>> blocks;
   const std::vector<std::string> kinds = *LayerKinds(config);
   for (int64_t i = 0; i < config.layers; ++i) {
     const MixerSite site{.scope = root.Sub("layers").Sub(std::to_string(i)),
                          .root = root,
                          .layer = i,
                          .layers = config.layers};
-    blocks_.push_back(std::make_unique<Block>(config, kinds[i], site));
+    blocks.push_back(std::make_unique<Block>(config, kinds[i], site));
   }
-  if (config.loop_residual) {
-    rho_ = &root.Add("loop.residual", {config.loops, config.width}, {.kind = Init::Kind::kZeros},
-                     /*decay=*/false);
-  }
+  return blocks;
 }
 
-Var LoopedStack::Residual(Tape& tape, const Var& h_ND, const Var& previous_ND, int64_t loop) {
-  return rho_ == nullptr ? h_ND
-                         : LoopResidual(tape, h_ND, previous_ND, *rho_, static_cast<int>(loop));
+Param* MakeResidual(const ModelConfig& config, const ParamScope& root) {
+  if (!config.loop_residual) return nullptr;
+  return &root.Add("loop.residual", {config.loops, config.width}, {.kind = Init::Kind::kZeros},
+                   /*decay=*/false);
+}
+
+}  // namespace
+
+LoopedStack::LoopedStack(const ModelConfig& config, const ParamScope& root)
+    : loops_(config.loops),
+      loop_norm_(config.loop_norm),
+      eps_(config.norm_eps),
+      blocks_(MakeBlocks(config, root)),
+      rho_(MakeResidual(config, root)),
+      norm_(root.Add("norm.weight", {config.width}, {.kind = Init::Kind::kOnes},
+                     /*decay=*/false)) {}
+
+Var LoopedStack::EndLoop(Tape& tape, const Var& h_ND, const Var& previous_ND, int64_t loop) {
+  Var out = h_ND;
+  if (rho_ != nullptr) out = LoopResidual(tape, out, previous_ND, *rho_, static_cast<int>(loop));
+  return loop_norm_ ? RmsNorm(tape, out, norm_, eps_) : out;
+}
+
+Var LoopedStack::Normed(Tape& tape, const Var& h_ND) {
+  return loop_norm_ ? h_ND : RmsNorm(tape, h_ND, norm_, eps_);
 }
 
 std::vector<Var> LoopedStack::RunLoop(Tape& tape, const Var& h_ND, int64_t loop,
@@ -58,7 +77,7 @@ std::vector<Var> LoopedStack::RunLoop(Tape& tape, const Var& h_ND, int64_t loop,
       out[0] = next[0];
       out.insert(out.end(), next.begin() + 1, next.end());
     }
-    out[0] = Residual(t, out[0], in[0], loop);
+    out[0] = EndLoop(t, out[0], in[0], loop);
     return out;
   };
   const std::span<const Var> in(&h_ND, 1);
@@ -90,14 +109,14 @@ LoopedStack::Output LoopedStack::Forward(Tape& tape, Var h_ND, const Documents& 
         diagnostics->gradient_norm[loop] = Norm(tape.stream(), dh);
       });
     }
-    if (readout) readout(loop, h_ND.value);
+    if (readout) readout(loop, h_ND);
   }
   output.h_ND = h_ND;
   return output;
 }
 
 Tensor LoopedStack::Step(Stream& stream, Tensor h_BD, std::vector<MixerState>& states,
-                         StepContext context) {
+                         StepContext context, const Readout& readout) {
   CHECK_EQ(static_cast<int64_t>(states.size()), loops_ * static_cast<int64_t>(blocks_.size()));
   Tape tape(stream);
   tape.set_recording(false);
@@ -107,7 +126,9 @@ Tensor LoopedStack::Step(Stream& stream, Tensor h_BD, std::vector<MixerState>& s
     for (size_t i = 0; i < blocks_.size(); ++i) {
       h_BD = blocks_[i]->Step(stream, h_BD, states[loop * blocks_.size() + i], context);
     }
-    h_BD = Residual(tape, tape.Input(h_BD), tape.Input(previous), loop).value;
+    const Var h = EndLoop(tape, tape.Input(h_BD), tape.Input(previous), loop);
+    if (readout) readout(loop, h);
+    h_BD = h.value;
   }
   return h_BD;
 }

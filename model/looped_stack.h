@@ -2,7 +2,8 @@
 //
 //   h̃ₜ = F_N(… F_1(hₜ₋₁)),  hₜ = h̃ₜ + ρₜ ⊙ hₜ₋₁,  t = 1 … T,  ρ = 0 at first
 //
-// No norm between loops, no state carried from one loop to the next.
+// No norm between loops, no state carried from one loop to the next. With `loop_norm` every loop
+// ends with the final norm (Ouro, arXiv 2510.25741): hₜ = RMSNorm(h̃ₜ + ρₜ ⊙ hₜ₋₁).
 #pragma once
 
 #include <functional>
@@ -34,7 +35,7 @@ class LoopedStack {
   LoopedStack(const ModelConfig& config, const ParamScope& root);
 
   // h_ND: embeddings. readout, if set, is shown hₜ after each loop t (0-based).
-  using Readout = std::function<void(int64_t loop, const Tensor& h_ND)>;
+  using Readout = std::function<void(int64_t loop, const Var& h_ND)>;
   struct Output {
     Var h_ND;
     std::vector<Var> auxiliary_losses;  // of all mixers that have one, F64 [1] each
@@ -42,21 +43,29 @@ class LoopedStack {
   Output Forward(Tape& tape, Var h_ND, const Documents& documents, const ForwardOptions& options,
                  const Readout& readout = {});
   // One token per sequence. states: per (loop, layer), loop-major.
-  Tensor Step(Stream& stream, Tensor h_BD, std::vector<MixerState>& states, StepContext context);
+  Tensor Step(Stream& stream, Tensor h_BD, std::vector<MixerState>& states, StepContext context,
+              const Readout& readout = {});
+  // hₜ as a head reads it: its final norm, which with loop_norm it has already.
+  Var Normed(Tape& tape, const Var& h_ND);
 
   double FlopsPerToken(int64_t sequence) const;  // all loops
   int64_t loops() const { return loops_; }
+  const Param& norm() const { return norm_; }
   const std::vector<std::unique_ptr<Block>>& blocks() const { return blocks_; }
 
  private:
   // hₜ, then the auxiliary losses of this loop.
   std::vector<Var> RunLoop(Tape& tape, const Var& h_ND, int64_t loop, const Documents& documents,
                            const ForwardOptions& options, const Tensor& first_token_mass);
-  Var Residual(Tape& tape, const Var& h_ND, const Var& previous_ND, int64_t loop);
+  // What a loop ends with: the residual over it, and the norm.
+  Var EndLoop(Tape& tape, const Var& h_ND, const Var& previous_ND, int64_t loop);
 
   int64_t loops_;
+  bool loop_norm_;
+  double eps_;
   std::vector<std::unique_ptr<Block>> blocks_;
-  Param* rho_ = nullptr;  // [T, width]
+  Param* rho_;   // [T, width], or null
+  Param& norm_;  // the final norm
 };
 
 }  // namespace lt2

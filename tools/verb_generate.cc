@@ -19,6 +19,7 @@ namespace {
 struct GenerateFlags {
   std::string checkpoint, prompt, ids, device = "auto";
   int64_t max_tokens = 200;
+  double exit_threshold = 1;
   SampleOptions sample;
 };
 
@@ -67,6 +68,12 @@ absl::Status RunGenerate(const GenerateFlags& flags, VerbOutput& output) {
   ASSIGN_OR_RETURN(const LoadedModel loaded, LoadModel(flags.checkpoint, DType::kF32));
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                    MakeTokenizer(loaded.config.data.tokenizer));
+  if (flags.exit_threshold < 1 && !loaded.config.model.exit_gate) {
+    return absl::InvalidArgumentError(
+        StrCat("--exit-threshold ", flags.exit_threshold, ": ", loaded.checkpoint,
+               " has no exit gate (model.exit_gate); every token leaves after the last loop"));
+  }
+  loaded.model->set_exit_threshold(flags.exit_threshold);
   const int64_t vocab = loaded.config.model.vocab;
   ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, PromptIds(flags, *tokenizer, vocab));
 
@@ -116,6 +123,10 @@ Verb GenerateVerb() {
                 ->check(WholeNumber(0));
             app.add_option("--top-p", flags->sample.top_p,
                            "among the likeliest that together have this probability")
+                ->check(Share());
+            app.add_option("--exit-threshold", flags->exit_threshold,
+                           "with an exit gate: read a token out after the first loop by which it "
+                           "leaves with this probability; 1: after the last")
                 ->check(Share());
             app.add_option("--seed", flags->sample.seed, "the same seed, the same text")
                 ->check(WholeNumber(0));

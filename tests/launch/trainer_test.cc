@@ -257,6 +257,53 @@ TEST_F(TrainerTest, WhatDoesNotFitIsRefusedWithTheReason) {
   EXPECT_TRUE(absl::IsInvalidArgument(uneven.status())) << uneven.status();
 }
 
+// Sandwich norms, norms between loops and an exit gate: the same on every mesh, and resumed.
+TEST_F(TrainerTest, LoopOptionsTrainAndResume) {
+  const std::vector<std::string> options = {"model.sandwich_norm=true", "model.loop_norm=true",
+                                            "model.exit_gate=true", "model.exit_entropy=0.05",
+                                            "parallel.recompute=loop"};
+  const auto config = [&](const char* precision, int64_t micro_batch) {
+    return Parse(Config(precision, micro_batch, 1), options);
+  };
+  ASSERT_TRUE(TrainOn(1, config("fp64", 1), {.run_dir = Path("one"), .max_steps = 6}).ok());
+  ASSERT_TRUE(TrainOn(2, config("fp64", 4), {.run_dir = Path("two"), .max_steps = 6}).ok());
+  ExpectClose(Losses("two"), Losses("one"), 1e-10);
+
+  ASSERT_TRUE(TrainOn(2, config("fp32", 2), {.run_dir = Path("whole"), .max_steps = 8}).ok());
+  for (int64_t steps : {5, 8}) {
+    ASSERT_TRUE(TrainOn(2, config("fp32", 2), {.run_dir = Path("parts"), .max_steps = steps}).ok());
+  }
+  EXPECT_EQ(Losses("parts"), Losses("whole"));
+  const MetricsHistory whole = *ReadMetrics(Path("whole")), parts = *ReadMetrics(Path("parts"));
+  EXPECT_EQ(parts.valid.at(8)["valid_loss"], whole.valid.at(8)["valid_loss"]);
+  const JsonLine& line = whole.steps.at(8);
+  const std::vector<double> p = line["exit_probability"];
+  ASSERT_EQ(p.size(), 2u);
+  EXPECT_NEAR(p[0] + p[1], 1, 1e-6);
+  EXPECT_GT(std::min(p[0], p[1]), 0.1);
+  EXPECT_NEAR(line["exit_loop"].get<double>(), p[0] + 2 * p[1], 1e-12);
+  EXPECT_GT(line["exit_entropy"].get<double>(), 0);
+  EXPECT_LE(line["exit_entropy"].get<double>(), std::log(2) + 1e-6);
+  EXPECT_EQ(line["exit_probability"], parts.steps.at(8)["exit_probability"]);
+
+  const auto without = TrainOn(2, Parse(Config("fp32", 2, 1)), {.run_dir = Path("whole")});
+  EXPECT_TRUE(absl::IsInvalidArgument(without.status())) << without.status();
+  EXPECT_THAT(std::string(without.status().message()), testing::HasSubstr("exit_gate"));
+}
+
+// The preset's own shape with every loop option learns.
+TEST_F(TrainerTest, TinyPresetLearnsWithLoopOptions) {
+  absl::StatusOr<RunConfig> config =
+      LoadRunConfig("lt2-tiny", {"model.sandwich_norm=true", "model.loop_norm=true",
+                                 "model.exit_gate=true", "batch.tokens=512", "batch.micro_batch=2",
+                                 "schedule.warmup=2 steps", "log.valid_tokens=2048"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto result = TrainOn(1, *config, {.run_dir = Path("run"), .max_steps = 12});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_LT(result->loss, 4.5);  // from 6
+  EXPECT_LT(result->valid_loss, 4.5);
+}
+
 TEST_F(TrainerTest, DiagnosticsAndValidationAreLogged) {
   const auto result =
       TrainOn(2, Parse(Config("fp32", 2, 1)), {.run_dir = Path("run"), .max_steps = 5});

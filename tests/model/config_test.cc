@@ -39,7 +39,12 @@ TEST(ModelConfig, MistakesSayWhatIsAllowed) {
   EXPECT_THAT(ErrorOf(good + "mixers = ['gdm', 'full']"), HasSubstr("did you mean 'gdn'?"));
   EXPECT_THAT(ErrorOf(good + "layout = 'bookend:3'"), HasSubstr("from 1 to half the layers, 2"));
   EXPECT_THAT(ErrorOf(good + "layout = 'middle'"), HasSubstr("interleave, bookend:K, front, back"));
-  EXPECT_THAT(ErrorOf(good + "exit_gate = true"), HasSubstr("not supported by this version"));
+  EXPECT_THAT(ErrorOf(good + "exit_gate = true"),
+              HasSubstr("exit_gate: chooses among loops: it needs loops of 2 or more, loops is 1"));
+  EXPECT_EQ(ErrorOf(good + "exit_gate = true\nloops = 2\nloop_norm = true\nsandwich_norm = true"),
+            "");
+  EXPECT_THAT(ErrorOf(good + "exit_entropy = -0.1"), HasSubstr("exit_entropy: must be from 0"));
+  EXPECT_THAT(ErrorOf(good + "sandwich_norms = true"), HasSubstr("did you mean 'sandwich_norm'?"));
   EXPECT_THAT(ErrorOf(good + "rope_style = 'full'"), HasSubstr("interleaved"));
   EXPECT_THAT(ErrorOf(good + "loop = 2"), HasSubstr("loops"));
   EXPECT_THAT(ErrorOf(good + "mixers = ['gdn']\n[gdn]\nv_heads = 6"),

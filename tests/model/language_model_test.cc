@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "core/allocator.h"
-#include "core/philox.h"
 #include "model/decoder.h"
 #include "tests/support/tiny_model.h"
 
@@ -13,11 +12,6 @@ namespace lt2 {
 namespace {
 
 constexpr int64_t kTokens = 90;  // ragged documents, more than one chunk of 64
-
-double Normal(uint64_t key, uint64_t i) {
-  const Philox4 r = Philox(key, i);
-  return std::sqrt(-2 * std::log(OpenUniform(r[0]))) * std::cos(2 * M_PI * OpenUniform(r[1]));
-}
 
 void ExpectGradientsNear(const TinyModel::Result& got, const TinyModel::Result& want,
                          double tolerance) {
@@ -27,42 +21,11 @@ void ExpectGradientsNear(const TinyModel::Result& got, const TinyModel::Result& 
   }
 }
 
-// The derivative along random directions of each tensor, against central differences (float64).
 void CheckCentralDifferences(const ModelConfig& config, Backend backend, int directions,
                              uint64_t seed) {
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  TinyModel tiny(config, DType::kF64, backend, seed);
-  const TinyModel::Tokens tokens = RandomTokens(config, kTokens, 4, seed);
-  const double z_loss = 1e-2;
-  const TinyModel::Result result = tiny.ForwardBackward(tokens, {}, z_loss);
-  for (Param* param : tiny.model.params().all()) {
-    const std::vector<double> base = param->value.ToDoubles();
-    const std::vector<double>& grad = result.grads.at(param->spec.name);
-    double norm = 0;
-    for (double g : grad) norm += g * g;
-    norm = std::sqrt(norm);
-    ASSERT_GT(norm, 0) << param->spec.name;
-    for (int d = 0; d < directions; ++d) {
-      std::vector<double> direction(base.size());
-      double length = 0;
-      for (size_t i = 0; i < base.size(); ++i) {
-        direction[i] = Normal(seed * 1000 + d, i);
-        length += direction[i] * direction[i];
-      }
-      length = std::sqrt(length);
-      const auto at = [&](double step) {
-        double* value = param->value.data<double>();
-        for (size_t i = 0; i < base.size(); ++i) value[i] = base[i] + step * direction[i] / length;
-        return tiny.LossOnly(tokens, z_loss);
-      };
-      const double h = 2e-5;  // fourth-order stencil: truncation ~ h^4, rounding ~ 1e-16 / h
-      const double numeric = (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h);
-      at(0);
-      double analytic = 0;
-      for (size_t i = 0; i < base.size(); ++i) analytic += grad[i] * direction[i] / length;
-      // Relative to the gradient's size: a direction nearly orthogonal to it has no digits.
-      EXPECT_LE(std::abs(numeric - analytic) / norm, 1e-7) << param->spec.name;
-    }
+  for (const auto& [name, error] : DerivativeErrors(config, backend, kTokens, directions, seed)) {
+    EXPECT_LE(error, 1e-7) << name;
   }
 }
 

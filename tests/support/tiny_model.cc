@@ -1,6 +1,9 @@
 #include "tests/support/tiny_model.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 #include <set>
 
 #include "core/hash.h"
@@ -9,6 +12,18 @@
 #include "kernels/head_loss.h"
 
 namespace lt2 {
+namespace {
+
+double Normal(uint64_t key, uint64_t i) {
+  const Philox4 r = Philox(key, i);
+  return std::sqrt(-2 * std::log(OpenUniform(r[0]))) * std::cos(2 * M_PI * OpenUniform(r[1]));
+}
+
+double Length(const std::vector<double>& x) {
+  return std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0));
+}
+
+}  // namespace
 
 ModelConfig TinyConfig() {
   const ConfigTable table = *ConfigTable::Parse(R"(
@@ -68,7 +83,7 @@ TinyModel::Result TinyModel::ForwardBackward(const Tokens& tokens, const Forward
   const LanguageModel::Loss loss =
       model.Forward(tape, Tensor::FromHost(tokens.ids, {n}, stream.device),
                     Tensor::FromHost(tokens.targets, {n}, stream.device), documents, options);
-  std::vector<Tape::Seed> seeds = LanguageModel::Seeds(loss, z_loss);
+  std::vector<Tape::Seed> seeds = model.Seeds(loss, z_loss);
   for (size_t i = 1; i < seeds.size(); ++i) {
     Scale(stream, seeds[i].gradient, auxiliary_weight);
   }
@@ -88,12 +103,12 @@ double TinyModel::LossOnly(const Tokens& tokens, double z_loss) {
   const Documents documents = Documents::Of(tokens.cu_seqlens, stream.device);
   Tape tape(stream);
   tape.set_recording(false);
-  const std::vector<double> sums =
-      model
-          .Forward(tape, Tensor::FromHost(tokens.ids, {n}, stream.device),
-                   Tensor::FromHost(tokens.targets, {n}, stream.device), documents)
-          .sums.value.ToDoubles();
-  return sums[kLossSum] + z_loss * sums[kSquaredLseSum];
+  const LanguageModel::Loss loss =
+      model.Forward(tape, Tensor::FromHost(tokens.ids, {n}, stream.device),
+                    Tensor::FromHost(tokens.targets, {n}, stream.device), documents);
+  const std::vector<double> sums = loss.sums.value.ToDoubles();
+  const std::vector<double> weights = model.Seeds(loss, z_loss)[0].gradient.ToDoubles();
+  return std::inner_product(sums.begin(), sums.end(), weights.begin(), 0.0);
 }
 
 TinyModel::Tokens RandomTokens(const ModelConfig& config, int64_t tokens, int64_t documents,
@@ -110,6 +125,39 @@ TinyModel::Tokens RandomTokens(const ModelConfig& config, int64_t tokens, int64_
   }
   out.cu_seqlens.assign(cuts.begin(), cuts.end());
   return out;
+}
+
+std::map<std::string, double> DerivativeErrors(const ModelConfig& config, Backend backend,
+                                               int64_t tokens, int directions, uint64_t seed) {
+  TinyModel tiny(config, DType::kF64, backend, seed);
+  const TinyModel::Tokens text = RandomTokens(config, tokens, 4, seed);
+  const double z_loss = 1e-2;
+  const TinyModel::Result result = tiny.ForwardBackward(text, {}, z_loss);
+  std::map<std::string, double> errors;
+  for (Param* param : tiny.model.params().all()) {
+    const std::vector<double> base = param->value.ToDoubles();
+    const std::vector<double>& grad = result.grads.at(param->spec.name);
+    const double norm = Length(grad);
+    double& worst = errors[param->spec.name];
+    if (!(norm > 0)) worst = std::numeric_limits<double>::infinity();
+    for (int d = 0; d < directions && norm > 0; ++d) {
+      std::vector<double> direction(base.size());
+      for (size_t i = 0; i < base.size(); ++i) direction[i] = Normal(seed * 1000 + d, i);
+      const double length = Length(direction);
+      const auto at = [&](double step) {
+        double* value = param->value.data<double>();
+        for (size_t i = 0; i < base.size(); ++i) value[i] = base[i] + step * direction[i] / length;
+        return tiny.LossOnly(text, z_loss);
+      };
+      const double h = 2e-5;  // fourth-order stencil: truncation ~ h^4, rounding ~ 1e-16 / h
+      const double numeric = (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h);
+      at(0);
+      double analytic = 0;
+      for (size_t i = 0; i < base.size(); ++i) analytic += grad[i] * direction[i] / length;
+      worst = std::max(worst, std::abs(numeric - analytic) / norm);
+    }
+  }
+  return errors;
 }
 
 double RelativeDifference(const std::vector<double>& a, const std::vector<double>& b) {

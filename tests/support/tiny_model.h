@@ -39,6 +39,12 @@ class TinyModel {
 TinyModel::Tokens RandomTokens(const ModelConfig& config, int64_t tokens, int64_t documents,
                                uint64_t seed);
 
+// For each parameter how far the objective's derivative along random directions is from central
+// differences at most, relative to the gradient's size (a direction nearly orthogonal to it has no
+// digits); infinite where the gradient is 0. On ragged documents, in float64.
+std::map<std::string, double> DerivativeErrors(const ModelConfig& config, Backend backend,
+                                               int64_t tokens, int directions, uint64_t seed);
+
 // ‖a − b‖ / ‖b‖.
 double RelativeDifference(const std::vector<double>& a, const std::vector<double>& b);
 
