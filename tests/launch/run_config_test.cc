@@ -55,7 +55,9 @@ TEST(RunConfig, EveryPresetLoadsAndItsResolvedTextGivesTheSame) {
 
 TEST(RunConfig, DefaultsAndOverrides) {
   const absl::StatusOr<RunConfig> config = ParseRunConfig(
-      kSmall, "folder/small.toml", {"model.loops=2", "model.loops=4", "parallel.precision=fp64"});
+      kSmall, "folder/small.toml",
+      {"model.loops=2", "model.loops=4", "model.sandwich_norm=true", "model.loop_norm=true",
+       "model.exit_gate=true", "model.exit_entropy=0.25", "parallel.precision=fp64"});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->run.name, "small");
   EXPECT_EQ(config->run.dir, "runs/small");
@@ -68,6 +70,8 @@ TEST(RunConfig, DefaultsAndOverrides) {
   const absl::StatusOr<RunConfig> again = ParseRunConfig(resolved, "elsewhere/config.toml");
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->ToToml(), resolved);
+  EXPECT_TRUE(again->model.sandwich_norm && again->model.loop_norm && again->model.exit_gate);
+  EXPECT_EQ(again->model.exit_entropy, 0.25);
 }
 
 TEST(RunConfig, MistakesOfAllSectionsAreReportedTogether) {

@@ -17,6 +17,7 @@ struct Options {
   std::string name;
   bool sandwich_norm, loop_norm, exit_gate;
 };
+void PrintTo(const Options& options, std::ostream* os) { *os << options.name; }
 const Options kAlone[] = {{"sandwich_norm", true, false, false},
                           {"loop_norm", false, true, false},
                           {"exit_gate", false, false, true}};
@@ -44,6 +45,8 @@ TEST_P(LoopOptions, GradientsMatchCentralDifferences) {
   }
 }
 
+// Float32 may be off by what float64 is off, times 2^29: norms after norms of these random weights
+// multiply a rounding error a few thousandfold, whatever the precision.
 TEST_P(LoopOptions, CpuAgreesWithReference) {
   const ModelConfig config = ConfigWith(GetParam(), 3);
   const TinyModel::Tokens tokens = RandomTokens(config, kTokens, 5, 23);
@@ -51,13 +54,17 @@ TEST_P(LoopOptions, CpuAgreesWithReference) {
     return TinyModel(config, dtype, backend, 23).ForwardBackward(tokens, {}, 1e-3);
   };
   const TinyModel::Result reference = run(DType::kF64, Backend::kReference);
-  for (const auto& [dtype, tolerance] : {std::pair{DType::kF64, 1e-11}, {DType::kF32, 1e-4}}) {
+  const auto worst = [&](DType dtype) {
     const TinyModel::Result got = run(dtype, Backend::kCpu);
-    EXPECT_NEAR(got.loss, reference.loss, tolerance * reference.loss);
+    double error = std::abs(got.loss - reference.loss) / reference.loss;
     for (const auto& [name, grad] : reference.grads) {
-      EXPECT_LE(RelativeDifference(got.grads.at(name), grad), tolerance) << name;
+      error = std::max(error, RelativeDifference(got.grads.at(name), grad));
     }
-  }
+    return error;
+  };
+  const double in_f64 = worst(DType::kF64);
+  EXPECT_LE(in_f64, 1e-11);
+  EXPECT_LE(worst(DType::kF32), 4 * std::ldexp(in_f64, 29));
 }
 
 TEST_P(LoopOptions, RecomputeGivesTheSameBits) {
