@@ -20,6 +20,40 @@ std::string FirstComment(const std::string& text) {
   return line.starts_with("#") && start != std::string::npos ? line.substr(start) : "";
 }
 
+constexpr char kMixers[] = "mixers";  // the file of what the layers of shapes may be
+constexpr char kShapes[] = "shapes";
+
+// A preset for each file NAME.toml there, by name.
+absl::StatusOr<std::vector<Preset>> FilesIn(const std::string& directory) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> files, FileSystem::Get().List(directory));
+  std::vector<Preset> presets;
+  for (const std::string& file : files) {
+    if (!file.ends_with(".toml")) continue;
+    Preset preset{.name = file.substr(0, file.size() - 5), .path = JoinPath(directory, file)};
+    ASSIGN_OR_RETURN(const std::string text, FileSystem::Get().ReadFile(preset.path));
+    preset.summary = FirstComment(text);
+    presets.push_back(std::move(preset));
+  }
+  return presets;
+}
+
+absl::StatusOr<ConfigTable> TableOf(const Preset& preset) {
+  ASSIGN_OR_RETURN(const std::string directory, PresetDirectory());
+  ASSIGN_OR_RETURN(ConfigTable table,
+                   ConfigTable::Parse("", JoinPath(directory, StrCat(preset.name, ".toml"))));
+  table.SetTable("model", preset.over);
+  const std::string shapes = JoinPath(directory, kShapes);
+  std::string path = preset.path;
+  for (std::string like; !path.empty(); like.clear()) {
+    ASSIGN_OR_RETURN(const ConfigTable file, ConfigTable::ParseFile(path));
+    file.Read("like", &like);
+    table.MergeDefaults(file);
+    path = like.empty() ? "" : JoinPath(shapes, StrCat(like, ".toml"));
+  }
+  table.Accept("like");
+  return table;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ShareDirectory() {
@@ -43,33 +77,56 @@ absl::StatusOr<std::string> PresetDirectory() {
 
 absl::StatusOr<std::vector<Preset>> ListPresets() {
   ASSIGN_OR_RETURN(std::string directory, PresetDirectory());
-  ASSIGN_OR_RETURN(std::vector<std::string> files, FileSystem::Get().List(directory));
-  std::vector<Preset> presets;
-  for (const std::string& file : files) {
-    if (!file.ends_with(".toml")) continue;
-    Preset preset;
-    preset.name = file.substr(0, file.size() - 5);
-    preset.path = JoinPath(directory, file);
-    ASSIGN_OR_RETURN(std::string text, FileSystem::Get().ReadFile(preset.path));
-    preset.summary = FirstComment(text);
-    presets.push_back(std::move(preset));
+  ASSIGN_OR_RETURN(std::vector<Preset> presets, FilesIn(directory));
+  std::erase_if(presets, [](const Preset& preset) { return preset.name == kMixers; });
+  ASSIGN_OR_RETURN(const std::vector<Preset> shapes, FilesIn(JoinPath(directory, kShapes)));
+  ASSIGN_OR_RETURN(const ConfigTable mixers,
+                   ConfigTable::ParseFile(JoinPath(directory, StrCat(kMixers, ".toml"))));
+  struct Line {
+    std::string name, summary;
+  };
+  std::vector<Line> lines;
+  const std::vector<ConfigTable> tables = mixers.Tables("mixers");
+  for (const ConfigTable& table : tables) {
+    Line& line = lines.emplace_back();
+    table.Read("name", &line.name);
+    table.Read("summary", &line.summary);
+    table.Accept("model");  // judged where it is used
+  }
+  RETURN_IF_ERROR(mixers.Finish());
+  for (const Preset& shape : shapes) {
+    for (size_t i = 0; i < lines.size(); ++i) {
+      presets.push_back({.name = StrCat(shape.name, "-", lines[i].name),
+                         .path = shape.path,
+                         .summary = StrCat(shape.summary, ": ", lines[i].summary),
+                         .over = tables[i].Table("model")});
+    }
   }
   return presets;
 }
 
-absl::StatusOr<std::string> FindConfigFile(const std::string& config) {
-  FileSystem& files = FileSystem::Get();
-  if (files.Exists(config) && !files.IsDirectory(config)) return config;
-  ASSIGN_OR_RETURN(std::vector<Preset> presets, ListPresets());
+absl::StatusOr<ConfigTable> ReadPreset(const std::string& name) {
+  ASSIGN_OR_RETURN(const std::vector<Preset> presets, ListPresets());
   std::vector<std::string> names;
   for (const Preset& preset : presets) {
-    if (preset.name == config) return preset.path;
+    if (preset.name == name) return TableOf(preset);
     names.push_back(preset.name);
   }
-  const std::string near = NearestName(config, names);
-  return absl::NotFoundError(StrCat(
-      config, ": no such file and no preset of that name",
-      near.empty() ? "; `lt2 config presets` lists them" : StrCat("; did you mean '", near, "'?")));
+  const std::string near = NearestName(name, names);
+  return absl::NotFoundError(
+      StrCat("no preset of that name", near.empty() ? "; `lt2 config presets` lists them"
+                                                    : StrCat("; did you mean '", near, "'?")));
+}
+
+absl::StatusOr<ConfigTable> ReadConfig(const std::string& config) {
+  FileSystem& files = FileSystem::Get();
+  if (files.Exists(config) && !files.IsDirectory(config)) {
+    ASSIGN_OR_RETURN(const std::string text, files.ReadFile(config));
+    return ConfigTable::Parse(text, config);
+  }
+  absl::StatusOr<ConfigTable> preset = ReadPreset(config);
+  if (!absl::IsNotFound(preset.status())) return preset;
+  return absl::NotFoundError(StrCat(config, ": no such file and ", preset.status().message()));
 }
 
 std::string ResolveInputPath(const std::string& path, const std::string& config_file) {

@@ -1,10 +1,15 @@
-// Where the presets and samples that come with the program lie, and how paths in one are found.
+// The presets and samples that come with the program, and how paths in a configuration are found.
+//
+// A preset is a file, presets/NAME.toml, or a shape with a choice of mixers: SHAPE-MIXERS is
+// presets/shapes/SHAPE.toml with that line of presets/mixers.toml over its [model]. A shape may
+// start from another one: like = "SHAPE".
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/config.h"
 
 namespace lt2 {
 
@@ -15,15 +20,19 @@ absl::StatusOr<std::string> ShareDirectory();
 absl::StatusOr<std::string> PresetDirectory();
 
 struct Preset {
-  std::string name, path;
-  std::string summary;  // the comment on its first line
+  std::string name;
+  std::string path;     // its file, or its shape's
+  std::string summary;  // the comment on that file's first line, and what the mixers are
+  ConfigTable over;     // of a shape: what stands over the file's [model]
 };
-// Sorted by name.
+// The files by name, then the shapes by name, each with its mixers in their order.
 absl::StatusOr<std::vector<Preset>> ListPresets();
 
-// CONFIG of a command line: the path of a file, or of the preset of that name. NotFound names the
-// nearest preset.
-absl::StatusOr<std::string> FindConfigFile(const std::string& config);
+// The table of a preset, its source a path of the preset's name beside the others. NotFound names
+// the nearest preset.
+absl::StatusOr<ConfigTable> ReadPreset(const std::string& name);
+// CONFIG of a command line: the table of a file, or of the preset of that name.
+absl::StatusOr<ConfigTable> ReadConfig(const std::string& config);
 
 // A path in a configuration file: as it is if absolute; else the first that exists of: in the
 // file's folder, in the working directory, in ShareDirectory (what presets name), made absolute.

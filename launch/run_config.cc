@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "core/file.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
 #include "launch/presets.h"
@@ -16,23 +15,12 @@ constexpr double kMostTokens = 9e15;       // every count stays exact
 constexpr double kMostActivations = 1e15;  // numbers of one micro-batch
 
 // `[model] preset = NAME`: the [model] of that preset behind what is written here.
-void MergeModelPreset(const ConfigTable& root, ConfigTable model) {
+void MergeModelPreset(ConfigTable model) {
   std::string name;
   model.Read("preset", &name);
   if (name.empty()) return;
-  const absl::StatusOr<std::string> directory = PresetDirectory();
-  const std::string path = directory.ok() ? JoinPath(*directory, StrCat(name, ".toml")) : "";
-  if (path.empty() || !FileSystem::Get().Exists(path)) {
-    const absl::StatusOr<std::string> found = FindConfigFile(name);
-    model.AddError("preset", std::string(found.ok() ? "names a preset, not a file"
-                                                    : found.status().message()));
-    return;
-  }
-  absl::StatusOr<ConfigTable> preset = ConfigTable::ParseFile(path);
-  if (!preset.ok()) {
-    root.AddError("model", std::string(preset.status().message()));
-    return;
-  }
+  const absl::StatusOr<ConfigTable> preset = ReadPreset(name);
+  if (!preset.ok()) return model.AddError("preset", std::string(preset.status().message()));
   model.MergeDefaults(preset->Table("model"));
 }
 
@@ -110,10 +98,12 @@ void CheckSupported(const RunConfig& config, const ConfigTable& root) {
   }
 }
 
-absl::StatusOr<RunConfig> ReadRunConfig(const ConfigTable& root, const std::string& source) {
+absl::StatusOr<RunConfig> ReadRunConfig(ConfigTable root, const std::vector<std::string>& sets) {
+  for (const std::string& set : sets) RETURN_IF_ERROR(root.Override(set));
+  const std::string source = root.source();
   RunConfig config;
   const ConfigTable model = root.Table("model");
-  MergeModelPreset(root, model);
+  MergeModelPreset(model);
   config.run = RunSection::Read(root.Table("run"), std::filesystem::path(source).stem().string());
   config.model = ReadModelConfig(model);
   AcceptUnusedMixers(model, config.model.mixers);
@@ -140,16 +130,14 @@ absl::StatusOr<RunConfig> ReadRunConfig(const ConfigTable& root, const std::stri
 
 absl::StatusOr<RunConfig> ParseRunConfig(std::string_view text, const std::string& source,
                                          const std::vector<std::string>& sets) {
-  ASSIGN_OR_RETURN(ConfigTable root, ConfigTable::Parse(text, source));
-  for (const std::string& set : sets) RETURN_IF_ERROR(root.Override(set));
-  return ReadRunConfig(root, source);
+  ASSIGN_OR_RETURN(const ConfigTable root, ConfigTable::Parse(text, source));
+  return ReadRunConfig(root, sets);
 }
 
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& config,
                                         const std::vector<std::string>& sets) {
-  ASSIGN_OR_RETURN(std::string path, FindConfigFile(config));
-  ASSIGN_OR_RETURN(std::string text, FileSystem::Get().ReadFile(path));
-  return ParseRunConfig(text, path, sets);
+  ASSIGN_OR_RETURN(const ConfigTable root, ReadConfig(config));
+  return ReadRunConfig(root, sets);
 }
 
 absl::StatusOr<Mesh> MeshFor(const RunConfig& config, int ranks) {

@@ -1,4 +1,6 @@
 // The resolved configuration as text: RunConfig::ToToml.
+#include <algorithm>
+
 #include "launch/run_config.h"
 
 namespace lt2 {
@@ -26,7 +28,11 @@ ConfigTable ModelTable(const ModelConfig& model) {
   table.Set("loop_norm", model.loop_norm);
   table.Set("exit_gate", model.exit_gate);
   table.Set("exit_entropy", model.exit_entropy);
-  for (const auto& [kind, options] : model.mixer_options) table.SetTable(kind, options);
+  for (const auto& [kind, options] : model.mixer_options) {
+    if (std::count(model.mixers.begin(), model.mixers.end(), kind) > 0) {
+      table.SetTable(kind, options);
+    }
+  }
   return table;
 }
 

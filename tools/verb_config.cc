@@ -7,11 +7,21 @@
 #include "core/status_macros.h"
 #include "core/strings.h"
 #include "launch/presets.h"
+#include "model/language_model.h"
 #include "tools/flags.h"
 #include "tools/verb.h"
 
 namespace lt2 {
 namespace {
+
+// Of the whole model: counted from their declarations, which take no memory.
+int64_t Parameters(const RunConfig& config) {
+  return LanguageModel(config.model).params().elements();
+}
+
+std::string Millions(int64_t count) {
+  return absl::StrFormat("%.1f M", static_cast<double>(count) / 1e6);
+}
 
 absl::Status Show(const ConfigFlags& flags, VerbOutput& output) {
   ASSIGN_OR_RETURN(const RunConfig config, flags.Load());
@@ -46,13 +56,15 @@ absl::Status Check(const ConfigFlags& flags, int ranks, VerbOutput& output) {
   output.result = {{"mesh", mesh.ToString()},
                    {"tokens_per_step", config.batch.tokens},
                    {"micro_batches", micro_batches},
+                   {"params", Parameters(config)},
                    {"steps", config.total_steps()},
                    {"tokens", config.schedule.total.Tokens(config.batch.tokens)}};
   if (!output.json) {
-    std::cout << StrCat(flags.config, " is sound: ", config.total_steps(), " steps of ",
-                        config.batch.tokens, " tokens; on ", ranks,
-                        ranks == 1 ? " rank (" : " ranks (", mesh.ToString(), ") ", micro_batches,
-                        micro_batches == 1 ? " micro-batch" : " micro-batches", " a step\n");
+    std::cout << StrCat(flags.config, " is sound: ", Millions(Parameters(config)), " parameters; ",
+                        config.total_steps(), " steps of ", config.batch.tokens, " tokens; on ",
+                        ranks, ranks == 1 ? " rank (" : " ranks (", mesh.ToString(), ") ",
+                        micro_batches, micro_batches == 1 ? " micro-batch" : " micro-batches",
+                        " a step\n");
   }
   return absl::OkStatus();
 }
@@ -61,9 +73,16 @@ absl::Status List(VerbOutput& output) {
   ASSIGN_OR_RETURN(const std::vector<Preset> presets, ListPresets());
   output.result["presets"] = nlohmann::json::array();
   for (const Preset& preset : presets) {
-    output.result["presets"].push_back(
-        {{"name", preset.name}, {"path", preset.path}, {"summary", preset.summary}});
-    if (!output.json) std::cout << absl::StrFormat("%-16s %s\n", preset.name, preset.summary);
+    ASSIGN_OR_RETURN(const RunConfig config, LoadRunConfig(preset.name, {}));
+    const int64_t params = Parameters(config);
+    output.result["presets"].push_back({{"name", preset.name},
+                                        {"path", preset.path},
+                                        {"summary", preset.summary},
+                                        {"params", params}});
+    if (!output.json) {
+      std::cout << absl::StrFormat("%-22s %10s  %s\n", preset.name, Millions(params),
+                                   preset.summary);
+    }
   }
   return absl::OkStatus();
 }
@@ -89,7 +108,8 @@ Verb ConfigVerb() {
             check->add_option("--ranks", *ranks, "how many ranks it is to run on")
                 ->check(WholeNumber(1, 1 << 20));
             CLI::App* presets =
-                AddSubverb(app, "presets", "Lists the presets.", "{lt2} config presets");
+                AddSubverb(app, "presets", "Lists the presets, each with its parameters.",
+                           "{lt2} config presets");
             return [=](VerbOutput& output) {
               if (presets->parsed()) return List(output);
               return show->parsed() ? Show(*flags, output) : Check(*flags, *ranks, output);
