@@ -9,8 +9,8 @@
 #include "core/status_macros.h"
 #include "core/strings.h"
 #include "core/trace.h"
-#include "kernels/case.h"
 #include "kernels/gemm.h"
+#include "launch/bench_target.h"
 #include "launch/environment.h"
 #include "launch/memory_plan.h"
 
@@ -72,10 +72,9 @@ MachineLimits MeasureLimits() {
 
 absl::StatusOr<std::vector<OpTiming>> BenchOps(const std::vector<std::string>& ops, DType dtype,
                                                int repeats) {
-  std::vector<std::string> known;
-  for (const OpCase& op_case : AllOpCases()) known.push_back(op_case.op);
+  const std::vector<std::string> known = BenchTargetNames();
   for (const std::string& op : ops) {
-    if (FindOpCase(op) == nullptr) {
+    if (std::find(known.begin(), known.end(), op) == known.end()) {
       const std::string near = NearestName(op, known);
       return absl::NotFoundError(
           StrCat("no operator '", op, "'", near.empty() ? "" : "; did you mean '" + near + "'?"));
@@ -83,24 +82,26 @@ absl::StatusOr<std::vector<OpTiming>> BenchOps(const std::vector<std::string>& o
   }
   const MachineLimits limits = MeasureLimits();
   std::vector<OpTiming> timings;
-  for (const OpCase& op_case : AllOpCases()) {
-    if (!ops.empty() && std::find(ops.begin(), ops.end(), op_case.op) == ops.end()) continue;
-    const CaseData data = op_case.bench();
+  for (const std::string& op : known) {
+    if (!ops.empty() && std::find(ops.begin(), ops.end(), op) == ops.end()) continue;
+    ASSIGN_OR_RETURN(const std::unique_ptr<BenchTarget> target, MakeBenchTarget(op, dtype));
     Stream stream{.device = kCpu};
     std::vector<double> forward, backward;
     for (int i = 0; i <= repeats; ++i) {
-      const CaseResult result = RunCase(op_case, data, stream, dtype);
+      const BenchTarget::Seconds seconds = target->Run(stream);
       if (i == 0) continue;
-      forward.push_back(result.forward_seconds);
-      backward.push_back(result.backward_seconds);
+      forward.push_back(seconds.forward);
+      backward.push_back(seconds.backward);
     }
     const MetaMeter meter;
     Stream meta{.device = {Backend::kMeta}};
-    RunCase(op_case, data, meta, dtype);
-    timings.push_back({.op = op_case.op,
-                       .name = data.name,
+    target->Run(meta);
+    timings.push_back({.op = op,
+                       .name = target->name(),
                        .forward_s = Median(forward),
                        .backward_s = Median(backward),
+                       .flops = meter.flops(),
+                       .bytes = meter.bytes_moved(),
                        .floor_s = std::max(meter.flops() / limits.gemm_flops,
                                            meter.bytes_moved() / limits.copy_bytes)});
   }

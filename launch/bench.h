@@ -17,14 +17,16 @@ struct MachineLimits {
 };
 MachineLimits MeasureLimits();
 
-// One operator at a size worth timing.
+// One operator, or one mixer's whole layer, at a size worth timing.
 struct OpTiming {
   std::string op, name;
   double forward_s = 0, backward_s = 0;  // medians
+  double flops = 0, bytes = 0;           // of both: done, and read or written
   double floor_s = 0;  // of both: the larger of FLOPs at gemm_flops and bytes at copy_bytes
   double share() const { return floor_s / (forward_s + backward_s); }
 };
-// `ops` empty: all. NotFound for an unknown name. `dtype`: F32 or F64.
+// `ops`: names of operators or mixer.KIND; empty: all. NotFound for an unknown name. `dtype`: F32
+// or F64.
 absl::StatusOr<std::vector<OpTiming>> BenchOps(const std::vector<std::string>& ops, DType dtype,
                                                int repeats);
 

@@ -1,4 +1,5 @@
 // lt2 bench: measures operators and whole steps.
+#include <algorithm>
 #include <iostream>
 
 #include "absl/strings/str_format.h"
@@ -26,19 +27,30 @@ absl::Status RunBenchOp(const BenchFlags& flags, VerbOutput& output) {
   const DType dtype = flags.dtype == "fp64" ? DType::kF64 : DType::kF32;
   ASSIGN_OR_RETURN(const std::vector<OpTiming> timings, BenchOps(flags.ops, dtype, flags.repeats));
   output.result = nlohmann::json::array();
+  size_t op_width = 8, size_width = 4;
+  for (const OpTiming& t : timings) {
+    op_width = std::max(op_width, t.op.size());
+    size_width = std::max(size_width, t.name.size());
+  }
   if (!output.json) {
-    std::cout << absl::StrFormat("%-22s %-34s %12s %12s %10s\n", "operator", "size", "forward ms",
-                                 "backward ms", "of floor");
+    std::cout << absl::StrFormat("%-*s %-*s %12s %12s %8s %8s %9s\n", op_width, "operator",
+                                 size_width, "size", "forward ms", "backward ms", "GFLOP/s", "GB/s",
+                                 "of floor");
   }
   for (const OpTiming& t : timings) {
+    const double seconds = t.forward_s + t.backward_s;
     if (!output.json) {
-      std::cout << absl::StrFormat("%-22s %-34s %12.3f %12.3f %8.0f %%\n", t.op, t.name,
-                                   1e3 * t.forward_s, 1e3 * t.backward_s, 100 * t.share());
+      std::cout << absl::StrFormat("%-*s %-*s %12.3f %12.3f %8.1f %8.1f %7.0f %%\n", op_width, t.op,
+                                   size_width, t.name, 1e3 * t.forward_s, 1e3 * t.backward_s,
+                                   t.flops / seconds / 1e9, t.bytes / seconds / 1e9,
+                                   100 * t.share());
     }
     output.result.push_back({{"op", t.op},
                              {"name", t.name},
                              {"forward_s", t.forward_s},
                              {"backward_s", t.backward_s},
+                             {"flops", t.flops},
+                             {"bytes", t.bytes},
                              {"floor_s", t.floor_s},
                              {"share", t.share()}});
   }
@@ -79,9 +91,11 @@ Verb BenchVerb() {
           .example = "{lt2} bench step lt2-tiny --steps 5",
           .add = [](CLI::App& app) -> VerbBody {
             auto flags = std::make_shared<BenchFlags>();
-            CLI::App* op = AddSubverb(app, "op", "Times operators beside the machine's limits.",
+            CLI::App* op = AddSubverb(app, "op",
+                                      "Times operators, and whole mixers (mixer.gdn), beside the "
+                                      "machine's limits (above 100 %: from the caches).",
                                       "{lt2} bench op gated_delta_rule --repeats 3");
-            op->add_option("ops", flags->ops, "operators; none: all");
+            op->add_option("ops", flags->ops, "operators or mixer.KIND; none: all");
             op->add_option("--repeats", flags->repeats, "runs after warm-up")
                 ->check(WholeNumber(1, 1000000));
             op->add_option("--dtype", flags->dtype, "fp32 or fp64")

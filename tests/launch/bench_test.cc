@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/strings.h"
+#include "launch/bench_target.h"
 #include "parallel/communicator.h"
 
 namespace lt2 {
@@ -37,6 +38,35 @@ TEST(BenchOps, UnknownOperatorsAreNamed) {
   const auto timings = BenchOps({"rms_nrom"}, DType::kF32, 1);
   EXPECT_TRUE(absl::IsNotFound(timings.status()));
   EXPECT_NE(timings.status().message().find("rms_norm"), std::string::npos);
+}
+
+// Every operator and every mixer: no crash, and figures that can be true.
+TEST(BenchOps, EveryTargetRuns) {
+  const auto timings = BenchOps({}, DType::kF32, 1);
+  ASSERT_TRUE(timings.ok()) << timings.status();
+  const std::vector<std::string> names = BenchTargetNames();
+  ASSERT_EQ(timings->size(), names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    const OpTiming& t = (*timings)[i];
+    SCOPED_TRACE(names[i]);
+    EXPECT_EQ(t.op, names[i]);
+    EXPECT_FALSE(t.name.empty());
+    EXPECT_GT(t.forward_s, 0);
+    EXPECT_GT(t.backward_s, t.op == "adamw" ? -1 : 0);  // an update has no backward
+    EXPECT_GT(t.bytes, 0);
+    EXPECT_GT(t.floor_s, 0);
+    if (t.op.starts_with("mixer.")) {
+      EXPECT_GT(t.flops, 2.0 * 3 * 1024 * 4 * 512 * 512);  // three times four projections
+    }
+  }
+}
+
+TEST(BenchOps, AMixerIsFoundByName) {
+  const auto timings = BenchOps({"mixer.kda"}, DType::kF64, 1);
+  ASSERT_TRUE(timings.ok()) << timings.status();
+  ASSERT_EQ(timings->size(), 1u);
+  const auto unknown = BenchOps({"mixer.kdaa"}, DType::kF32, 1).status();
+  EXPECT_NE(unknown.message().find("mixer.kda"), std::string::npos) << unknown;
 }
 
 }  // namespace
