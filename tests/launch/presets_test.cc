@@ -61,6 +61,16 @@ int64_t Mlstm(const Layer& l) {
 }
 int64_t Hgrn2(const Layer& l) { return 4 * l.d * l.d + l.d; }
 int64_t Softmax(const Layer& l) { return 2 * l.d * l.head_dim * (l.heads + l.kv_heads); }
+int64_t Nsa(const Layer& l) {
+  const bool regrouped = l.kv_heads < l.heads;  // into 16 heads over the whole width
+  const int64_t heads = regrouped ? 16 : l.heads, head_dim = l.d / heads;
+  return 2 * l.d * head_dim * (heads + heads / 16) + 3 * l.d * heads;
+}
+int64_t Dsa(const Layer& l) {
+  const int64_t value = 4 * l.head_dim, latent = value + l.head_dim / 2, index = l.head_dim / 2;
+  return l.d * (l.heads * (latent + value) + latent) + l.d * (l.heads + 1) * index + 2 * index +
+         l.d * l.heads;
+}
 int64_t Gated(const Layer& l) { return Softmax(l) + l.d * l.head_dim * l.heads; }
 
 struct ModelShape {
@@ -77,7 +87,8 @@ using Formula = int64_t (*)(const Layer&);
 const std::map<std::string, Formula> kFormulas = {
     {"full", Softmax}, {"window", Softmax},    {"linear", Linear}, {"retnet", RetNet},
     {"gla", Gla},      {"deltanet", DeltaNet}, {"gdn", Gdn},       {"kda", Kda},
-    {"mlstm", Mlstm},  {"mamba2", Mamba2},     {"hgrn2", Hgrn2}};
+    {"mlstm", Mlstm},  {"mamba2", Mamba2},     {"hgrn2", Hgrn2},   {"nsa", Nsa},
+    {"dsa", Dsa}};
 
 int64_t Expected(const ModelShape& s, const std::string& mixers) {
   const Layer layer{s.d, s.heads, s.kv_heads, s.d / s.heads, s.loops == 0};
