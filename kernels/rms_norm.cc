@@ -11,11 +11,14 @@ Cost CostOf(const RmsNormBackwardArgs& args) {
   return {.flops = 9.0 * args.x.size(), .bytes = (3.0 + others) * args.x.bytes()};
 }
 
-Var RmsNorm(Tape& tape, Var x, Param& w, double eps) {
-  CHECK_EQ(x.shape().back(), w.value.size()) << w.spec.name;
+Var RmsNorm(Tape& tape, Var x, Param& w, double eps, int64_t group) {
+  const int64_t width = w.value.size();
+  if (group == 0) group = width;
+  CHECK_EQ(x.shape().back(), width) << w.spec.name;
+  CHECK_EQ(width % group, 0) << w.spec.name << " in groups of " << group;
   Stream& stream = tape.stream();
   Tensor y = Tensor::Empty(x.shape(), x.value.dtype(), tape.device());
-  Tensor rstd = Tensor::Empty({x.shape().rows()}, x.value.dtype(), tape.device());
+  Tensor rstd = Tensor::Empty({x.shape().rows(), width / group}, x.value.dtype(), tape.device());
   RmsNormForward(stream, {.x = x.value, .w = w.value, .y = y, .rstd = rstd, .eps = eps});
   return tape.Record({x}, y,
                      {.name = "rms_norm",

@@ -6,10 +6,11 @@
 namespace lt2 {
 namespace {
 
-CaseData Instance(uint64_t seed, int64_t rows, int64_t width, double scale, double eps) {
+CaseData Instance(uint64_t seed, int64_t rows, int64_t width, double scale, double eps,
+                  int64_t groups = 1) {
   return {.op = "rms_norm",
-          .name = absl::StrCat(rows, "x", width, " scale ", scale, " eps ", eps),
-          .attributes = {{"eps", eps}},
+          .name = absl::StrCat(rows, "x", width, " in ", groups, " scale ", scale, " eps ", eps),
+          .attributes = {{"eps", eps}, {"group", static_cast<double>(width / groups)}},
           .inputs = {{"x", RandomNormal(seed, "x", {rows, width}, scale)},
                      {"w", RandomNormal(seed, "w", {width})}}};
 }
@@ -19,13 +20,15 @@ CaseData Instance(uint64_t seed, int64_t rows, int64_t width, double scale, doub
 OpCase RmsNormCase() {
   return {.op = "rms_norm",
           .run = [](CaseContext& c) -> std::map<std::string, Var> {
-            return {{"y", RmsNorm(c.tape(), c.In("x"), c.Weight("w"), c.Number("eps"))}};
+            return {{"y", RmsNorm(c.tape(), c.In("x"), c.Weight("w"), c.Number("eps"),
+                                  static_cast<int64_t>(c.Number("group", 0)))}};
           },
           .instances =
               [](uint64_t seed) {
                 return std::vector<CaseData>{
                     Instance(seed, 1, 1, 1e-3, 1e-6), Instance(seed, 5, 40, 1e-4, 1e-6),
-                    Instance(seed, 300, 131, 1, 1e-5), Instance(seed, 70, 512, 1e3, 1e-6)};
+                    Instance(seed, 300, 131, 1, 1e-5), Instance(seed, 70, 512, 1e3, 1e-6),
+                    Instance(seed, 90, 57, 1, 1e-5, 3)};
               },
           .bench = [] { return Instance(0, 2048, 256, 1, 1e-6); }};
 }

@@ -5,12 +5,17 @@
 #include "kernels/reference/store.h"
 
 namespace lt2::reference {
+namespace {
+
+// rstd is [N, groups], or [N] for one group.
+int64_t GroupsOf(const Tensor& rstd) { return rstd.shape().rank() > 1 ? rstd.shape().back() : 1; }
+
+}  // namespace
 
 void RmsNormForward(Stream&, const RmsNormForwardArgs& args) {
-  const int64_t d = args.w.size(), rows = args.x.size() / d;
-  const double* w = args.w.data<double>();
-  for (int64_t n = 0; n < rows; ++n) {
-    const double* x = args.x.data<double>() + n * d;
+  const int64_t groups = GroupsOf(args.rstd), d = args.w.size() / groups;
+  for (int64_t n = 0; n < args.rstd.size(); ++n) {
+    const double *x = args.x.data<double>() + n * d, *w = args.w.data<double>() + n % groups * d;
     double squares = 0;
     for (int64_t i = 0; i < d; ++i) squares += x[i] * x[i];
     const double rstd = 1 / std::sqrt(squares / d + args.eps);
@@ -21,10 +26,12 @@ void RmsNormForward(Stream&, const RmsNormForwardArgs& args) {
 
 // From y_i = w_i x_i r and dr/dx_j = -r³ x_j / D.
 void RmsNormBackward(Stream&, const RmsNormBackwardArgs& args) {
-  const int64_t d = args.w.size(), rows = args.x.size() / d;
-  const double *w = args.w.data<double>(), *through = DataOrNull(args.through);
-  double *dx = DataOrNull(args.dx), *dw = args.dw.data<double>();
-  for (int64_t n = 0; n < rows; ++n) {
+  const int64_t groups = GroupsOf(args.rstd), d = args.w.size() / groups;
+  const double* through = DataOrNull(args.through);
+  double* dx = DataOrNull(args.dx);
+  for (int64_t n = 0; n < args.rstd.size(); ++n) {
+    const double* w = args.w.data<double>() + n % groups * d;
+    double* dw = args.dw.data<double>() + n % groups * d;
     const double *x = args.x.data<double>() + n * d, *dy = args.dy.data<double>() + n * d;
     const double r = args.rstd.data<double>()[n];
     double dr = 0;

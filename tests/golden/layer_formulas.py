@@ -125,7 +125,7 @@ def hgrn2_layer(p, u, o):
 
 
 def mamba2_layer(p, u, o):
-    """Mamba2: one projection to z, x, B, C and dt, the middle three convolved; gate before norm."""
+    """Mamba2: one projection to z, x, B, C, dt, the middle three convolved; a norm a group."""
     H, groups = o["num_heads"], o["n_groups"]
     inner, keys = int(o["expand"] * u.shape[-1]), groups * o["state_size"]
     z, xBC, dt = (u @ p["in_proj.weight"].T).split([inner, inner + 2 * keys, H], -1)
@@ -133,7 +133,8 @@ def mamba2_layer(p, u, o):
     x, B, C = xBC.split([inner, keys, keys], -1)
     y = ssd(x.unflatten(-1, (H, -1)), dt, B.unflatten(-1, (groups, -1)),
             C.unflatten(-1, (groups, -1)), p["A_log"], p["D"], p["dt_bias"])["o"]
-    y = rms_norm(y.flatten(2) * F.silu(z), p["norm.weight"], 1e-5)
+    y, norm = (y.flatten(2) * F.silu(z)).unflatten(-1, (groups, -1)), p["norm.weight"]
+    y = rms_norm(y, norm.unflatten(0, (groups, -1)), 1e-5).flatten(2)
     return y @ p["out_proj.weight"].T
 
 

@@ -89,7 +89,8 @@ Var Mamba2::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
                 .C_NGK = Reshape(convolved(C_, kTailC), grouped)},
       SsdParams{.A_log_H = A_log_, .D_H = D_, .dt_bias_H = dt_bias_}, kState);
   const Var gated = SwiGlu(tape, Linear(tape, x_ND, z_proj_), Reshape(o, {tokens, options_.inner}));
-  return Linear(tape, RmsNorm(tape, gated, o_norm_, options_.norm_eps), o_proj_);
+  const Var normed = RmsNorm(tape, gated, o_norm_, options_.norm_eps, options_.inner / groups);
+  return Linear(tape, normed, o_proj_);
 }
 
 std::vector<StateEntry> Mamba2::StateSpec(int64_t sequences, int64_t /*capacity*/,

@@ -3,9 +3,9 @@
 //   x, B, C = silu(conv4(W u) + b);  z, dt = W u
 //   dt = softplus(dt + dt_bias),  S_t = e^{−exp(A_log) dt_t} S_{t−1} + dt_t B_t x_tᵀ
 //   o_t = S_tᵀ C_t + D x_t
-//   y = W_o RMSNorm(o ⊙ silu(z)), over the whole inner width
+//   y = W_o RMSNorm(o ⊙ silu(z)), over the channels of each group of heads
 //
-// H heads of x share the B and C of their group.
+// The heads of a group share its B and C.
 #pragma once
 
 #include "core/param_set.h"
