@@ -145,8 +145,13 @@ absl::Status RunLayer(const h5::File& file, const std::string& path, Device devi
     if (found->is_boolean()) table.Set(name.ours, found->get<bool>());
     if (found->is_number_integer()) table.Set(name.ours, found->get<int64_t>());
     if (found->is_number_float()) table.Set(name.ours, found->get<double>());
-    if (found->is_string())
-      table.Set(name.ours, std::string_view(found->get_ref<const std::string&>()));
+    if (found->is_string()) {
+      std::string word = found->get<std::string>();
+      for (const ForeignTable::Name& other : foreign.words) {
+        if (word == other.theirs) word = other.ours;
+      }
+      table.Set(name.ours, std::string_view(word));
+    }
   }
   config.mixer_options[kind] = table;
 

@@ -66,10 +66,12 @@ struct ForeignTable {
     std::string ours, theirs;
     std::optional<int64_t> absent = {};  // an option's value where theirs is not given, if not ours
   };
-  // Relative to the mixer. Several of ours with one name of theirs are its rows, one after another.
+  // Relative to the mixer, or to the model where layers share one. Several of ours with one name of
+  // theirs are its rows, one after another.
   std::vector<Name> params;
   // Keys of [model.<kind>], constructor arguments over there.
   std::vector<Name> options;
+  std::vector<Name> words = {};  // values of options, where theirs have another name
 };
 
 class Mixer {

@@ -99,7 +99,7 @@ def write_linear_layers(w):
             params |= weights({n: (K, K) for n in maps})
             params |= {f"{n}.bias": normal(K, scale=0.5) for n in maps}
         options = {"hidden_size": D, "num_heads": H, "expand_k": H * K / D, "expand_v": H * V / D,
-                   "feature_map": name}
+                   "feature_map": {"hadamard": "elementwise_product"}.get(name, name)}
         w.layer(f"linear_{name}", "linear", linear_layer, options, params, normal(2, 67, D))
 
 

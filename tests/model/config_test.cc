@@ -100,7 +100,7 @@ TEST(ModelConfig, OptionsOfAnotherMixerAreRefused) {
     }
   }
   EXPECT_THAT(ErrorOf(good + "mixers = ['gla']\n[gla]\nhead_dim = 8"),
-              HasSubstr("gla.head_dim: unknown key; known here: heads, expand_k"));
+              HasSubstr("gla.head_dim: unknown key; known here: heads, kv_heads, expand_k"));
   EXPECT_THAT(ErrorOf(good + "mixers = ['full']\n[mlstm]\ninit = 'big'"), HasSubstr("mlstm.init"));
 }
 

@@ -1,40 +1,29 @@
-// The widths of a recurrent layer's heads, as `heads`, `expand_k` and `expand_v` of its table say.
+// The sizes of a recurrent layer's heads, as its table says. Mistakes are noted on the table.
 #pragma once
 
-#include <cmath>
-
 #include "core/config.h"
-#include "core/strings.h"
 
 namespace lt2 {
 
-struct HeadWidths {
-  int64_t heads, k, v;  // k = expand_k · width / heads
-};
+inline constexpr int64_t kMostHeads = 4096;  // of a layer, and channels of a head
 
-// heads: the default. Notes mistakes on the table.
-inline HeadWidths ReadHeadWidths(const ConfigTable& table, int64_t width, int64_t heads,
-                                 double expand_k, double expand_v) {
-  HeadWidths widths{.heads = heads, .k = 0, .v = 0};
-  table.Read("heads", &widths.heads);
-  table.Read("expand_k", &expand_k);
-  table.Read("expand_v", &expand_v);
-  if (widths.heads <= 0) {
-    table.AddError("heads", "must be positive");
-    return widths;
-  }
-  const auto share = [&](const char* key, double expand) {
-    const double exact = expand * static_cast<double>(width) / static_cast<double>(widths.heads);
-    const int64_t rounded = std::llround(exact);
-    if (rounded <= 0 || static_cast<double>(rounded) != exact) {
-      table.AddError(key, StrCat(expand, " × width ", width, " / heads ", widths.heads,
-                                 " must be a positive integer"));
-    }
-    return rounded;
-  };
-  widths.k = share("expand_k", expand_k);
-  widths.v = share("expand_v", expand_v);
-  return widths;
-}
+// `heads`, from 1 to kMostHeads; the fallback where that is wrong.
+int64_t ReadHeads(const ConfigTable& table, int64_t fallback);
+// `kv_heads`, a divisor of heads: so many heads of keys and values serve them. Default: heads.
+int64_t ReadKvHeads(const ConfigTable& table, int64_t heads);
+// `v_heads`, a multiple of heads: so many heads of values do they serve. Default: heads.
+int64_t ReadValueHeads(const ConfigTable& table, int64_t heads);
+
+// factor · base / heads, the channels of each of `heads` heads: an integer from 1 to kMostHeads.
+// `key` may give another factor. 0 where the key or `heads` is wrong.
+int64_t ReadHeadWidth(const ConfigTable& table, std::string_view key, double factor, int64_t base,
+                      int64_t heads);
+
+struct HeadWidths {
+  int64_t heads, kv_heads, k, v;  // k = expand_k · width / heads, v likewise
+};
+// heads (fallback), kv_heads (heads), expand_k, expand_v.
+HeadWidths ReadHeadWidths(const ConfigTable& table, int64_t width, int64_t fallback,
+                          double expand_k, double expand_v);
 
 }  // namespace lt2

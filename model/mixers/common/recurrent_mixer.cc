@@ -42,6 +42,47 @@ Var RecurrentRun::Scan(Tape& tape, const ScanChannelInputs& in, double scale, in
   return tape.Input(o);
 }
 
+Var RecurrentRun::Scan(Tape& tape, const ScanDeltaInputs& in, double scale, int entry) const {
+  if (documents_ != nullptr) {
+    return Finish(ScanDelta(tape, in, scale, *documents_, state_ != nullptr), entry);
+  }
+  const Tensor& v = in.v_NGV.value;
+  const Tensor o = Tensor::Empty(v.shape(), v.dtype(), v.device());
+  ScanDeltaStep(tape.stream(), {.q_BHK = in.q_NHK.value,
+                                .k_BHK = in.k_NHK.value,
+                                .v_BGV = v,
+                                .g_BG = in.g_NG.value,
+                                .g_BGK = in.g_NGK.value,
+                                .beta_BG = in.beta_NG.value,
+                                .state_BGKV = (*state_)[entry],
+                                .scale = scale,
+                                .o_BGV = o});
+  return tape.Input(o);
+}
+
+Var RecurrentRun::Scan(Tape& tape, const ScanMlstmInputs& in, double scale, int entry) const {
+  if (documents_ != nullptr) {
+    const ScanMlstmOutputs out = ScanMlstm(tape, in, scale, *documents_, state_ != nullptr);
+    if (state_ != nullptr) {
+      (*state_)[entry].CopyFrom(out.final_state_DHKW.value);
+      (*state_)[entry + 1].CopyFrom(out.final_max_DH);
+    }
+    return out.o_NHV;
+  }
+  const Tensor& v = in.v_NHV.value;
+  const Tensor o = Tensor::Empty(v.shape(), v.dtype(), v.device());
+  ScanMlstmStep(tape.stream(), {.q_BHK = in.q_NHK.value,
+                                .k_BHK = in.k_NHK.value,
+                                .v_BHV = v,
+                                .i_BH = in.i_NH.value,
+                                .f_BH = in.f_NH.value,
+                                .state_BHKW = (*state_)[entry],
+                                .max_BH = (*state_)[entry + 1],
+                                .scale = scale,
+                                .o_BHV = o});
+  return tape.Input(o);
+}
+
 Var RecurrentRun::Scan(Tape& tape, const SsdInputs& in, const SsdParams& params, int entry) const {
   if (documents_ == nullptr) return SsdStep(tape, in, params, (*state_)[entry]);
   return Finish(Ssd(tape, in, params, *documents_, state_ != nullptr), entry);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "kernels/scan_channel.h"
+#include "kernels/scan_delta.h"
+#include "kernels/scan_mlstm.h"
 #include "kernels/scan_scalar.h"
 #include "kernels/ssd.h"
 #include "model/mixer.h"
@@ -25,6 +27,9 @@ class RecurrentRun {
   // Each from the empty state, or one token on from the remembered one.
   Var Scan(Tape& tape, const ScanScalarInputs& in, double scale, int entry) const;
   Var Scan(Tape& tape, const ScanChannelInputs& in, double scale, int entry) const;
+  Var Scan(Tape& tape, const ScanDeltaInputs& in, double scale, int entry) const;
+  // Remembers its state and, in the next entry, its largest log-weight.
+  Var Scan(Tape& tape, const ScanMlstmInputs& in, double scale, int entry) const;
   Var Scan(Tape& tape, const SsdInputs& in, const SsdParams& params, int entry) const;
   Var Conv(Tape& tape, const Var& x_NC, Param& w_CW, Param* bias_C, bool silu, int entry) const;
 

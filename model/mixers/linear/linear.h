@@ -5,38 +5,32 @@
 //   y = W_o RMSNorm_{d_v}(o)
 //
 // φ per head, with weights shared by heads but not by q and k: the identity, elu(x) + 1, or the
-// Hadamard map (W_1 x + c_1) ⊙ (W_2 x + c_2).
+// Hadamard map (W_1 x + c_1) ⊙ (W_2 x + c_2). q, k, v behind silu(conv4(·)) with `conv`, which that
+// library's layer has not but the students of arXiv 2504.14366 have. Left out: the normaliser, sums
+// of q and k as norms, maps that q and k share, and the maps relu, hedgehog, t2r and dpfp.
 #pragma once
 
-#include "core/param_set.h"
-#include "model/config.h"
-#include "model/mixers/common/head_widths.h"
-#include "model/mixers/common/recurrent_mixer.h"
+#include "model/mixers/common/additive_mixer.h"
 
 namespace lt2 {
 
-class LinearAttention : public RecurrentMixer {
+class LinearAttention : public AdditiveMixer {
  public:
   enum class FeatureMap { kIdentity, kElu, kHadamard };
-  struct Options {
-    int64_t width;
-    HeadWidths head;
+  struct Options : AdditiveMixer::Options {
     FeatureMap feature_map;
     bool norm;
-    double norm_eps;
   };
-  // [model.linear]: heads (model.heads), expand_k = 1, expand_v = 1, feature_map = "hadamard"
-  // ("identity", "elu"), norm = true, norm_eps = 1e-5.
+  // [model.linear]: heads (model.heads), kv_heads (heads), expand_k = 1, expand_v = 1,
+  // feature_map = "hadamard" ("identity", "elu"), conv = false, norm = true, norm_eps = 1e-5.
   static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
   static ForeignTable ForeignNames();
 
   LinearAttention(const Options& options, const MixerSite& site);
-  std::vector<StateEntry> StateSpec(int64_t sequences, int64_t capacity,
-                                    DType dtype) const override;
-  double FlopsPerToken(int64_t sequence) const override;
 
  protected:
   Var Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) override;
+  double MoreFlops() const override;
 
  private:
   struct Hadamard {
@@ -46,9 +40,7 @@ class LinearAttention : public RecurrentMixer {
   // x [N, H, K] -> φ(x).
   Var Features(Tape& tape, const Var& x_NHK, const Hadamard& map) const;
 
-  const Options options_;
-  Param &q_proj_, &k_proj_, &v_proj_, &o_proj_;
-  Param* o_norm_ = nullptr;
+  const FeatureMap feature_map_;
   Hadamard q_map_, k_map_;
 };
 

@@ -1,0 +1,36 @@
+#include "model/mixers/common/convolved.h"
+
+#include "kernels/linear.h"
+#include "model/init.h"
+
+namespace lt2 {
+
+Convolved::Convolved(const ParamScope& scope, const std::string& name, int64_t channels,
+                     int64_t width, Conv conv)
+    : name_(name),
+      proj_(scope.Add(name + "_proj.weight", {channels, width}, ProjectionInit(width))) {
+  if (conv == Conv::kNone) return;
+  conv_ = &scope.Add(name + "_conv1d.weight", {channels, kConvWidth},
+                     {.kind = Init::Kind::kUniform, .a = -0.5, .b = 0.5});
+  if (conv == Conv::kPlain) return;
+  bias_ = &scope.Add(name + "_conv1d.bias", {channels}, {.kind = Init::Kind::kZeros},
+                     /*decay=*/false);
+}
+
+Var Convolved::operator()(Tape& tape, const Var& x_ND, const RecurrentRun& run, bool silu,
+                          int entry) const {
+  const Var x = Linear(tape, x_ND, proj_);
+  return conv_ == nullptr ? x : run.Conv(tape, x, *conv_, bias_, silu, entry);
+}
+
+void Convolved::AddState(int64_t sequences, DType dtype, std::vector<StateEntry>* spec) const {
+  if (conv_ == nullptr) return;
+  spec->push_back({name_ + "_tail", {sequences, kConvWidth - 1, channels()}, dtype});
+}
+
+double Convolved::flops() const {
+  const int64_t taps = conv_ == nullptr ? 0 : kConvWidth;
+  return 2.0 * static_cast<double>(channels() * (proj_.spec.shape[1] + taps));
+}
+
+}  // namespace lt2
