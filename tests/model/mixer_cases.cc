@@ -52,7 +52,20 @@ std::vector<MixerCase> Variants() {
       {"gla_grouped_conv",
        {"gla"},
        {"gla.heads=2", "gla.kv_heads=1", "gla.conv=true", "gla.gate_rank=3", "gla.gate_divisor=2"}},
-      {"mlstm_linearize", {"mlstm"}, {"mlstm.init='linearize'", "mlstm.qk_factor=1"}},
+      {"hgrn2_learned_conv",
+       {"hgrn2"},
+       {"hgrn2.learn_bounds=true", "hgrn2.conv=true", "hgrn2.expand_ratio=16"}},
+      {"mamba2_grouped", {"mamba2"}, {"mamba2.groups=2", "mamba2.state_dim=6"}},
+      {"mlstm_grouped",
+       {"mlstm"},
+       {"mlstm.init='linearize'", "mlstm.qk_factor=1", "mlstm.kv_heads=2"}},
+      {"deltanet_grouped",
+       {"deltanet"},
+       {"deltanet.heads=2", "deltanet.v_heads=4", "deltanet.expand_v=0.5", "deltanet.gate=true"}},
+      {"kda_grouped_full_gate",
+       {"kda"},
+       {"kda.heads=2", "kda.v_heads=4", "kda.head_dim=10", "kda.full_gate=true",
+        "kda.dt_init='zeros'"}},
   };
 }
 

@@ -133,10 +133,14 @@ TEST_P(MixerContract, EveryParameterHasOneForeignName) {
     for (const ForeignTable::Name& name : ForeignNamesOf(GetParam().mixers[layer]).params) {
       EXPECT_TRUE(known.insert(name.ours).second) << name.ours << " twice";
     }
+    const std::string& kind = GetParam().mixers[layer];
     const std::string prefix = absl::StrCat("layers.", layer, ".mixer.");
     LanguageModel model(config);
     for (const Param* param : model.params().all()) {
       const std::string& name = param->spec.name;
+      if (name.starts_with(kind + ".")) {  // all layers of the kind share it
+        EXPECT_TRUE(known.contains(name)) << name << " cannot be imported";
+      }
       if (!name.starts_with(prefix)) continue;
       EXPECT_TRUE(known.contains(name.substr(prefix.size()))) << name << " cannot be imported";
     }

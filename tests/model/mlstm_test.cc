@@ -20,7 +20,8 @@ std::unique_ptr<Mlstm> Make(const std::string& options, ParamSet& params, std::s
   *error = std::string(table.Finish().message());
   if (!error->empty()) return nullptr;
   const ParamScope scope(params);
-  return std::make_unique<Mlstm>(read, MixerSite{.scope = scope, .root = scope});
+  return std::make_unique<Mlstm>(
+      read, MixerSite{.scope = scope, .root = scope, .layer = 0, .layers = 12});
 }
 
 std::vector<double> InitialValues(const ParamSpec& spec) {
@@ -38,16 +39,24 @@ TEST(Mlstm, HasTheParametersOfItsFormula) {
 
 TEST(Mlstm, GatesStartAsInitSays) {
   std::string error;
-  ParamSet large, linearize;
+  ParamSet large, linearize, as_meant;
   Make("", large, &error);
   EXPECT_THAT(InitialValues(large.Find("igate_preact.bias")->spec), testing::Each(-10.0));
   EXPECT_THAT(InitialValues(large.Find("igate_preact.weight")->spec), testing::Each(0.0));
   const std::vector<double> forget = InitialValues(large.Find("fgate_preact.bias")->spec);
   EXPECT_EQ(forget.front(), 3);
   EXPECT_NEAR(forget.back(), 6, 1e-12);
+  EXPECT_DOUBLE_EQ(large.Find("v.weight")->spec.init.a, std::sqrt(2.0 / (5 * 2048)));
+  EXPECT_DOUBLE_EQ(large.Find("out_proj.weight")->spec.init.a, 2 / (12 * std::sqrt(2048.0)));
 
   Make("init = 'linearize'", linearize, &error);
   EXPECT_THAT(InitialValues(linearize.Find("igate_preact.bias")->spec),
+              testing::Each(-std::log(2.0)));
+  EXPECT_THAT(InitialValues(linearize.Find("fgate_preact.bias")->spec), testing::Each(0.0));
+  Make("init = 'linearize-as-meant'", as_meant, &error);
+  EXPECT_THAT(InitialValues(as_meant.Find("igate_preact.bias")->spec),
+              testing::Each(std::log(2.0)));
+  EXPECT_THAT(InitialValues(as_meant.Find("fgate_preact.bias")->spec),
               testing::Each(-std::log(2.0)));
   double largest = 0;
   for (double w : InitialValues(linearize.Find("fgate_preact.weight")->spec)) {

@@ -1,18 +1,18 @@
 // What the mixers of the delta rule share (kernels/scan_delta.h): all but the decay and the output.
 //
-//   q, k, v = silu(conv4(W u));  q, k normed to length 1 per head;  β = σ(W_b u), or twice that
+//   q, k, v = silu(conv4(W u)), or silu(W u);  q, k normed to length 1 per head
+//   β = σ(W_b u), or twice that
 //   o = the delta rule over (q, k, v, β) with the mixer's decay, scaled by d_k^{−1/2}
 //   y = W_o GatedOutput(o)
 #pragma once
 
-#include "core/config.h"
-#include "core/param_set.h"
 #include "model/config.h"
-#include "model/mixer.h"
+#include "model/mixers/common/convolved.h"
+#include "model/mixers/common/recurrent_mixer.h"
 
 namespace lt2 {
 
-class DeltaMixer : public Mixer {
+class DeltaMixer : public RecurrentMixer {
  public:
   struct Options {
     int64_t width;
@@ -24,15 +24,12 @@ class DeltaMixer : public Mixer {
     double norm_eps;
   };
 
-  MixerOutput Forward(Tape& tape, const Var& x_ND, const MixerContext& context) final;
-  Tensor Step(Stream& stream, const Tensor& x_BD, MixerState& state,
-              const StepContext& context) final;
   std::vector<StateEntry> StateSpec(int64_t sequences, int64_t capacity, DType dtype) const final;
   double FlopsPerToken(int64_t sequence) const final;
-  SequenceStrategy strategy() const final { return SequenceStrategy::kScan; }
 
  protected:
   DeltaMixer(const Options& options, const MixerSite& site);
+  Var Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) final;
 
   // Log-decays of tokens, at most one of the two.
   struct LogDecay {
@@ -47,14 +44,12 @@ class DeltaMixer : public Mixer {
   // RMSNorm per value head, times swish(W_g u) where there is a gate: deltanet and gdn.
   Var SwishGatedNorm(Tape& tape, const Var& o_NGV, const Var& x_ND, Param* g_proj);
 
-  // heads (model.heads), conv = true, allow_neg_eigval = false, norm_eps = 1e-5; no gate.
+  // heads (model.heads), v_heads (heads), conv = true, allow_neg_eigval = false, norm_eps = 1e-5;
+  // no gate.
   static Options ReadCommon(const ModelConfig& config, const ConfigTable& table);
-  // v_heads (heads), head_dim, expand_v (times head_dim).
+  // head_dim, expand_v (times head_dim).
   static void ReadHeadShape(const ConfigTable& table, int64_t head_dim, double expand_v,
                             Options* options);
-  // factor · base, where `key` may give another factor; anything but a sound size is noted.
-  static int64_t ReadExpanded(const ConfigTable& table, std::string_view key, double factor,
-                              double base);
   static ForeignTable CommonForeignNames();
 
   int64_t key_width() const { return options_.heads * options_.head_dim; }
@@ -64,15 +59,6 @@ class DeltaMixer : public Mixer {
   Param& o_norm_;  // [v_dim]
 
  private:
-  // A projection of u, and its convolution where there is one.
-  struct Convolved {
-    Convolved(const MixerSite& site, const std::string& name, int64_t channels,
-              const Options& options);
-    Var Forward(Tape& tape, const Var& x_ND, const Documents& documents, Tensor* tail) const;
-    Var Step(Tape& tape, const Var& x_BD, const Tensor* tail) const;
-    Param& proj;
-    Param* conv = nullptr;
-  };
   Var Beta(Tape& tape, const Var& x_ND);
 
   const double scale_;

@@ -1,14 +1,14 @@
 #include "model/mixers/deltanet/deltanet.h"
 
 #include "model/init.h"
+#include "model/mixers/common/head_widths.h"
 
 namespace lt2 {
 
 DeltaMixer::Options DeltaNet::ReadOptions(const ModelConfig& config, const ConfigTable& table) {
   Options o = ReadCommon(config, table);
-  const double share = static_cast<double>(config.width) / static_cast<double>(o.heads);
-  o.head_dim = ReadExpanded(table, "expand_k", 1, share);
-  o.v_dim = ReadExpanded(table, "expand_v", 1, share);
+  o.head_dim = ReadHeadWidth(table, "expand_k", 1, config.width, o.heads);
+  o.v_dim = ReadHeadWidth(table, "expand_v", 1, config.width, o.heads);
   table.Read("gate", &o.gate);
   return o;
 }

@@ -49,7 +49,6 @@ ForeignTable GatedDeltaNet::ForeignNames() {
   for (const char* name : {"a_proj.weight", "g_proj.weight", "A_log", "dt_bias"}) {
     table.params.push_back({name, name});
   }
-  table.options.push_back({"v_heads", "num_v_heads"});
   table.options.push_back({"head_dim", "head_dim"});
   table.options.push_back({"gate", "use_gate"});
   return table;

@@ -4,6 +4,9 @@
 //   β = σ(W_b u),  g = −exp(A_log) softplus(W_a u + dt_bias)
 //   S_t = (I − β_t k_t k_tᵀ) e^{g_t} S_{t−1} + β_t k_t v_tᵀ,  o_t = d_k^{−1/2} S_tᵀ q_t
 //   y = W_o (RMSNorm_{d_v}(o) ⊙ silu(W_g u))
+//
+// At first exp(A_log) is uniform in [0.01, 16), which keeps that library's [0, 16) from a head that
+// never forgets, and softplus(dt_bias) log-uniform in [0.001, 0.1); the filters are convolved.h's.
 #pragma once
 
 #include "model/mixers/common/delta_mixer.h"

@@ -9,16 +9,30 @@
 #include "kernels/linear.h"
 #include "kernels/rms_norm.h"
 #include "model/init.h"
+#include "model/mixers/common/head_widths.h"
 
 namespace lt2 {
+namespace {
+
+// What StateSpec lists, in its order; the tails only with convolutions.
+enum State { kScanState, kQueryTail, kForgetTail, kInputTail };
+
+Convolved::Conv ConvOf(const Hgrn2::Options& options) {
+  return options.conv ? Convolved::Conv::kPlain : Convolved::Conv::kNone;
+}
+
+}  // namespace
 
 Hgrn2::Options Hgrn2::ReadOptions(const ModelConfig& config, const ConfigTable& table) {
-  Options o{.width = config.width, .heads = 0, .learn_bounds = false, .norm_eps = 1e-5};
-  int64_t expand_ratio = config.heads > 0 ? config.width / config.heads : 0;
-  table.Read("expand_ratio", &expand_ratio);
+  Options o{
+      .width = config.width, .heads = 1, .conv = false, .learn_bounds = false, .norm_eps = 1e-5};
+  int64_t expand_ratio = config.width / config.heads;
+  ReadInRange(table, "expand_ratio", 1, kMostHeads, &expand_ratio);
+  table.Read("conv", &o.conv);
   table.Read("learn_bounds", &o.learn_bounds);
   ReadPositive(table, "norm_eps", &o.norm_eps);
-  if (expand_ratio <= 0 || o.width % expand_ratio != 0) {
+  if (table.Wrong("expand_ratio")) return o;
+  if (o.width % expand_ratio != 0) {
     table.AddError("expand_ratio", StrCat(expand_ratio, " does not divide width ", o.width));
   } else {
     o.heads = o.width / expand_ratio;
@@ -29,28 +43,24 @@ Hgrn2::Options Hgrn2::ReadOptions(const ModelConfig& config, const ConfigTable& 
 Hgrn2::Hgrn2(const Options& options, const MixerSite& site)
     : options_(options),
       layer_(site.layer),
-      layers_(site.layers),
-      q_proj_(site.scope.Add("q_proj.weight", {options.width, options.width},
-                             ProjectionInit(options.width))),
-      f_proj_(site.scope.Add("f_proj.weight", {options.width, options.width},
-                             ProjectionInit(options.width))),
-      i_proj_(site.scope.Add("i_proj.weight", {options.width, options.width},
-                             ProjectionInit(options.width))),
+      q_(site.scope, "q", options.width, options.width, ConvOf(options)),
+      f_(site.scope, "f", options.width, options.width, ConvOf(options)),
+      i_(site.scope, "i", options.width, options.width, ConvOf(options)),
       o_proj_(site.scope.Add("o_proj.weight", {options.width, options.width},
                              ProjectionInit(options.width))),
       o_norm_(site.scope.Add("o_norm.weight", {options.width}, {.kind = Init::Kind::kOnes},
-                             /*decay=*/false)) {
+                             /*decay=*/false)),
+      bound_(std::vector<double>(
+          options.width, static_cast<double>(site.layer) / static_cast<double>(site.layers))) {
   if (options.learn_bounds) {
     bounds_ = &site.root.AddShared("hgrn2.lower_bounds", {site.layers, options.width},
                                    {.kind = Init::Kind::kZeros}, /*decay=*/false);
   }
 }
 
-Var Hgrn2::Bound(Tape& tape, DType dtype) const {
+Var Hgrn2::Bound(Tape& tape, DType dtype) {
   if (bounds_ != nullptr) return LowerBound(tape, *bounds_, layer_);
-  const double bound = static_cast<double>(layer_) / static_cast<double>(layers_);
-  const std::vector<double> bounds(options_.width, bound);
-  return tape.Input(Tensor::FromHost(bounds, {options_.width}, dtype, tape.device()));
+  return tape.Input(bound_.On(tape.device(), dtype));
 }
 
 Var Hgrn2::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
@@ -58,15 +68,17 @@ Var Hgrn2::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
   const auto by_heads = [&](const Var& x) {
     return Reshape(x, {tokens, options_.heads, head_dim});
   };
+  const auto projected = [&](const Convolved& part, State tail) {
+    return part(tape, x_ND, run, /*silu=*/false, tail);
+  };
   const HgrnGates gates =
-      HgrnGate(tape, Linear(tape, x_ND, f_proj_), Bound(tape, x_ND.value.dtype()));
-  const Var o =
-      run.Scan(tape,
-               ScanChannelInputs{.q_NHK = by_heads(Silu(tape, Linear(tape, x_ND, q_proj_))),
-                                 .k_NHK = by_heads(gates.k_ND),
-                                 .v_NGV = by_heads(Linear(tape, x_ND, i_proj_)),
-                                 .g_NGK = by_heads(gates.g_ND)},
-               1 / std::sqrt(static_cast<double>(head_dim)), /*entry=*/0);
+      HgrnGate(tape, projected(f_, kForgetTail), Bound(tape, x_ND.value.dtype()));
+  const Var o = run.Scan(tape,
+                         ScanChannelInputs{.q_NHK = by_heads(Silu(tape, projected(q_, kQueryTail))),
+                                           .k_NHK = by_heads(gates.k_ND),
+                                           .v_NGV = by_heads(projected(i_, kInputTail)),
+                                           .g_NGK = by_heads(gates.g_ND)},
+                         1 / std::sqrt(static_cast<double>(head_dim)), kScanState);
   return Linear(tape,
                 RmsNorm(tape, Reshape(o, {tokens, options_.width}), o_norm_, options_.norm_eps),
                 o_proj_);
@@ -75,21 +87,29 @@ Var Hgrn2::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
 std::vector<StateEntry> Hgrn2::StateSpec(int64_t sequences, int64_t /*capacity*/,
                                          DType dtype) const {
   const int64_t head_dim = options_.width / options_.heads;
-  return {{"state", {sequences, options_.heads, head_dim, head_dim}, dtype}};
+  std::vector<StateEntry> spec = {
+      {"state", {sequences, options_.heads, head_dim, head_dim}, dtype}};
+  for (const Convolved* part : {&q_, &f_, &i_}) part->AddState(sequences, dtype, &spec);
+  return spec;
 }
 
 double Hgrn2::FlopsPerToken(int64_t /*sequence*/) const {
   const double width = static_cast<double>(options_.width);
-  return 8 * width * width + 4 * width * width / static_cast<double>(options_.heads);
+  return q_.flops() + f_.flops() + i_.flops() + 2 * width * width +
+         4 * width * width / static_cast<double>(options_.heads);
 }
 
 ForeignTable Hgrn2::ForeignNames() {
-  return {.params = {{"q_proj.weight", "q_proj.weight"},
-                     {"f_proj.weight", "f_proj.weight"},
-                     {"i_proj.weight", "i_proj.weight"},
-                     {"o_proj.weight", "o_proj.weight"},
-                     {"o_norm.weight", "g_norm.weight"}},
-          .options = {{"expand_ratio", "expand_ratio", 128}}};
+  ForeignTable table{.options = {{"expand_ratio", "expand_ratio", 128},
+                                 {"conv", "use_short_conv"},
+                                 {"learn_bounds", "use_lower_bound"}}};
+  for (const char* name : {"q_proj.weight", "f_proj.weight", "i_proj.weight", "o_proj.weight",
+                           "q_conv1d.weight", "f_conv1d.weight", "i_conv1d.weight"}) {
+    table.params.push_back({name, name});
+  }
+  table.params.push_back({"o_norm.weight", "g_norm.weight"});
+  table.params.push_back({"hgrn2.lower_bounds", "lower_bounds"});  // of the whole model
+  return table;
 }
 
 }  // namespace lt2

@@ -4,13 +4,15 @@
 //   S_t = diag(e^{g_t}) S_{t−1} + k_t v_tᵀ,  o_t = d_k^{−1/2} S_tᵀ q_t
 //   y = W_o RMSNorm(o), over the whole width
 //
+// With `conv` the projections W_q, W_f and W_i go through conv4, without an activation of its own.
 // The lower bound l of layer i of L is i / L; with learn_bounds it comes from one table that all
 // layers share (kernels/hgrn_gate.h) and that starts there.
 #pragma once
 
 #include "core/param_set.h"
 #include "model/config.h"
-#include "model/mixers/common/recurrent_mixer.h"
+#include "model/mixers/common/constant.h"
+#include "model/mixers/common/convolved.h"
 
 namespace lt2 {
 
@@ -18,11 +20,11 @@ class Hgrn2 : public RecurrentMixer {
  public:
   struct Options {
     int64_t width, heads;
-    bool learn_bounds;
+    bool conv, learn_bounds;
     double norm_eps;
   };
   // [model.hgrn2]: expand_ratio = width / model.heads (d_k; there are width / d_k heads),
-  // learn_bounds = false, norm_eps = 1e-5.
+  // conv = false, learn_bounds = false, norm_eps = 1e-5.
   static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
   static ForeignTable ForeignNames();
 
@@ -36,12 +38,14 @@ class Hgrn2 : public RecurrentMixer {
 
  private:
   // l of this layer [width].
-  Var Bound(Tape& tape, DType dtype) const;
+  Var Bound(Tape& tape, DType dtype);
 
   const Options options_;
-  const int64_t layer_, layers_;
-  Param &q_proj_, &f_proj_, &i_proj_, &o_proj_, &o_norm_;
-  Param* bounds_ = nullptr;
+  const int64_t layer_;
+  const Convolved q_, f_, i_;
+  Param &o_proj_, &o_norm_;
+  Constant bound_;           // where nothing learns it
+  Param* bounds_ = nullptr;  // of all layers
 };
 
 }  // namespace lt2

@@ -5,12 +5,13 @@
 //   o_t = S_tᵀ C_t + D x_t
 //   y = W_o RMSNorm(o ⊙ silu(z)), over the channels of each group of heads
 //
-// The heads of a group share its B and C.
+// The heads of a group share its B and C. At first exp(A_log) is uniform in [1, 16) and
+// softplus(dt_bias) log-uniform in [0.001, 0.1), as in the papers' code, D = 1, and the filters are
+// convolved.h's. Left out: limits of dt, and a norm before the gate or none.
 #pragma once
 
-#include "core/param_set.h"
 #include "model/config.h"
-#include "model/mixers/common/recurrent_mixer.h"
+#include "model/mixers/common/convolved.h"
 
 namespace lt2 {
 
@@ -18,11 +19,11 @@ class Mamba2 : public RecurrentMixer {
  public:
   struct Options {
     int64_t width, heads, groups;
-    int64_t inner;      // heads times their width
+    int64_t head_dim;   // channels of x, each head
     int64_t state_dim;  // rows of S
     double norm_eps;
   };
-  // [model.mamba2]: heads (model.heads), expand = 2 (inner width over model's), state_dim = 64,
+  // [model.mamba2]: heads (model.heads), expand = 2 (width of x over the model's), state_dim = 64,
   // groups = 1, norm_eps = 1e-5.
   static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
   static ForeignTable ForeignNames();
@@ -36,11 +37,8 @@ class Mamba2 : public RecurrentMixer {
   Var Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) override;
 
  private:
+  int64_t inner() const { return options_.heads * options_.head_dim; }
   int64_t grouped() const { return options_.groups * options_.state_dim; }
-  struct Convolved {
-    Convolved(const ParamScope& scope, const std::string& name, int64_t channels, int64_t width);
-    Param &proj, &conv, &bias;
-  };
 
   const Options options_;
   Param &z_proj_, &dt_proj_;
