@@ -1,6 +1,6 @@
 // A value in memory. It knows nothing of gradients, graphs or ranks.
 //
-// Contiguous and row-major; the only views are Reshape and Rows, which share the bytes.
+// Contiguous and row-major; the only views are Reshape, Rows and Flat, which share the bytes.
 #pragma once
 
 #include <memory>

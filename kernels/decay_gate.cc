@@ -1,37 +1,54 @@
 #include "kernels/decay_gate.h"
 
 namespace lt2 {
+namespace {
 
-Cost CostOf(const DecayGateForwardArgs& args) {
-  return {.flops = 5.0 * args.a.size(), .bytes = 2.0 * args.a.bytes()};
-}
-
-Cost CostOf(const DecayGateBackwardArgs& args) {
-  return {.flops = 9.0 * args.a.size(), .bytes = (args.accumulate_da ? 5.0 : 4.0) * args.a.bytes()};
-}
-
-Var DecayGate(Tape& tape, Var a, Param& A_log, Param& dt_bias) {
+StepSizes Gate(Tape& tape, const Var& a, Param& A_log, Param& dt_bias, bool want_dt) {
   CHECK_EQ(a.shape().back() % A_log.value.size(), 0) << A_log.spec.name;
   CHECK_EQ(a.shape().back(), dt_bias.value.size()) << dt_bias.spec.name;
   Stream& stream = tape.stream();
-  Tensor g = Tensor::Empty(a.shape(), a.value.dtype(), tape.device());
-  DecayGateForward(stream, {.a = a.value, .A_log = A_log.value, .dt_bias = dt_bias.value, .g = g});
-  return tape.Record({a}, g,
-                     {.name = "decay_gate",
-                      .params = {&A_log, &dt_bias},
-                      .input_grad = [&stream, &A_log, &dt_bias, a = a.value, g](
-                                        std::span<const Tensor> dg, std::span<GradSlot> dx) {
-                        const bool accumulate = dx[0].accumulate();
-                        DecayGateBackward(stream, {.dg = dg[0],
-                                                   .a = a,
-                                                   .A_log = A_log.value,
-                                                   .dt_bias = dt_bias.value,
-                                                   .g = g,
-                                                   .da = dx[0].to(),
-                                                   .dA_log = A_log.main_grad,
-                                                   .ddt_bias = dt_bias.main_grad,
-                                                   .accumulate_da = accumulate});
-                      }});
+  const auto output = [&] { return Tensor::Empty(a.shape(), a.value.dtype(), tape.device()); };
+  const Tensor g = output(), dt = want_dt ? output() : Tensor();
+  DecayGateForward(
+      stream, {.a = a.value, .A_log = A_log.value, .dt_bias = dt_bias.value, .dt = dt, .g = g});
+  Node node{.name = "decay_gate", .params = {&A_log, &dt_bias}};
+  node.input_grad = [&stream, &A_log, &dt_bias, a = a.value, g](std::span<const Tensor> dy,
+                                                                std::span<GradSlot> dx) {
+    const bool accumulate = dx[0].accumulate();
+    DecayGateBackward(stream, {.ddt = dy.size() > 1 ? dy[1] : Tensor(),
+                               .dg = dy[0],
+                               .a = a,
+                               .A_log = A_log.value,
+                               .dt_bias = dt_bias.value,
+                               .g = g,
+                               .da = dx[0].to(),
+                               .dA_log = A_log.main_grad,
+                               .ddt_bias = dt_bias.main_grad,
+                               .accumulate_da = accumulate});
+  };
+  std::vector<Tensor> out = {g};
+  if (want_dt) out.push_back(dt);
+  const std::vector<Var> vars = tape.Record(std::vector<Var>{a}, std::move(out), std::move(node));
+  return {.dt = want_dt ? vars[1] : Var(), .g = vars[0]};
+}
+
+}  // namespace
+
+Cost CostOf(const DecayGateForwardArgs& args) {
+  return {.flops = 5.0 * args.a.size(), .bytes = (args.dt.defined() ? 3.0 : 2.0) * args.a.bytes()};
+}
+
+Cost CostOf(const DecayGateBackwardArgs& args) {
+  const int streams = 4 + (args.ddt.defined() ? 1 : 0) + (args.accumulate_da ? 1 : 0);
+  return {.flops = 9.0 * args.a.size(), .bytes = static_cast<double>(streams * args.a.bytes())};
+}
+
+Var DecayGate(Tape& tape, Var a, Param& A_log, Param& dt_bias) {
+  return Gate(tape, a, A_log, dt_bias, /*want_dt=*/false).g;
+}
+
+StepSizes TimeStep(Tape& tape, Var a, Param& A_log, Param& dt_bias) {
+  return Gate(tape, a, A_log, dt_bias, /*want_dt=*/true);
 }
 
 }  // namespace lt2

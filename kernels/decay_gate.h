@@ -1,5 +1,6 @@
-// The log-decay of Mamba-type gates: g = -exp(A_log) softplus(a + dt_bias) <= 0, per token and
-// head, or per token and channel with one rate for the channels of a head.
+// The step size and log-decay of Mamba-type gates, per token and head, or per token and channel
+// with one rate for the channels of a head:
+//   dt = softplus(a + dt_bias),  g = -exp(A_log) dt <= 0.
 //
 // softplus(z) is log(1 + exp(z)), and z itself above 20.
 #pragma once
@@ -10,17 +11,25 @@
 namespace lt2 {
 
 struct DecayGateForwardArgs {
-  Tensor a, A_log, dt_bias, g;  // [N, C], [H], [C], [N, C] with C = H channels, or a multiple
+  Tensor a, A_log, dt_bias;  // [N, C], [H], [C] with C = H channels, or a multiple
+  Tensor dt, g;              // [N, C]; dt undefined: not wanted
 };
-// da = -dg exp(A_log) σ(a + dt_bias), ddt_bias += sum of da, dA_log += sum of dg g over tokens (and
-// the head's channels).
+// With e = (ddt - exp(A_log) dg) σ(a + dt_bias): da = e, ddt_bias += sum of e, dA_log += sum of
+// dg g over tokens (and the head's channels).
 struct DecayGateBackwardArgs {
-  Tensor dg, a, A_log, dt_bias, g, da, dA_log, ddt_bias;
+  Tensor ddt, dg;  // undefined: zero
+  Tensor a, A_log, dt_bias, g, da, dA_log, ddt_bias;
   bool accumulate_da = false;
 };
 LT2_KERNEL(DecayGateForward, DecayGateForwardArgs)
 LT2_KERNEL(DecayGateBackward, DecayGateBackwardArgs)
 
+// g.
 Var DecayGate(Tape& tape, Var a, Param& A_log, Param& dt_bias);
+
+struct StepSizes {
+  Var dt, g;
+};
+StepSizes TimeStep(Tape& tape, Var a, Param& A_log, Param& dt_bias);
 
 }  // namespace lt2

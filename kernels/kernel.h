@@ -15,7 +15,9 @@
 
 namespace lt2 {
 
-// What one call does: floating point operations and bytes read and written, if nothing is re-read.
+// What one call does: floating point operations, and bytes read and written if nothing is re-read.
+// Pairs of tokens count as far as the formula needs them: causal ones, of attention and of a scan's
+// chunks, are half the square.
 struct Cost {
   double flops = 0, bytes = 0;
 };

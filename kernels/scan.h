@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/tape.h"
+#include "kernels/documents.h"
 
 namespace lt2 {
 
@@ -18,5 +19,15 @@ struct ScanOutputs {
   Var o_NGV;
   Var final_state_DGKV;  // undefined unless wanted
 };
+
+// Zero for documents that are not there, in x [D, …] or where there is no gradient yet; host only.
+inline void ZeroAbsent(const Tensor& x, const Documents& documents) {
+  if (x.defined() && documents.count() < documents.capacity()) {
+    x.Rows(documents.count(), documents.capacity()).Zero();
+  }
+}
+inline void ZeroAbsent(const GradInto& grad, const Documents& documents) {
+  if (!grad.accumulate) ZeroAbsent(grad.to, documents);
+}
 
 }  // namespace lt2

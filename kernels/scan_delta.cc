@@ -1,64 +1,49 @@
 #include "kernels/scan_delta.h"
 
+#include "kernels/scan_sizes.h"
+
 namespace lt2 {
 namespace {
 
-struct Sizes {
-  int64_t tokens, key_heads, heads, k, v;
-};
-
-Sizes SizesOf(const Tensor& q, const Tensor& v) {
-  return {
-      .tokens = q.dim(0), .key_heads = q.dim(1), .heads = v.dim(1), .k = q.dim(2), .v = v.dim(2)};
-}
-
-// Bytes of q, k, v, g, beta and o, each once.
-double StreamBytes(const Sizes& n, const Tensor& channel_decay, DType dtype) {
-  const int64_t decays = channel_decay.defined() ? n.k : 1;
-  return static_cast<double>(n.tokens * SizeOf(dtype)) *
-         (2 * n.key_heads * n.k + 2 * n.heads * n.v + (1 + decays) * n.heads);
+// Bytes of the inputs but the state and of o, each once.
+double StreamBytes(const Tensor& q, const Tensor& v, const Tensor& channel_decay) {
+  const int64_t decays = channel_decay.defined() ? q.dim(2) : 1;
+  return ScanDims(q, v).StreamBytes(q.dtype(), /*gates=*/1 + decays);
 }
 
 void CheckShapes(const ScanDeltaInputs& in, const Documents& documents) {
-  const Tensor &q = in.q_NHK.value, &v = in.v_NGV.value;
-  const Sizes n = SizesOf(q, v);
-  CHECK_EQ(n.tokens, documents.tokens());
-  CHECK_EQ(n.heads % n.key_heads, 0) << n.heads << " value heads over " << n.key_heads;
-  CHECK_EQ(in.k_NHK.shape(), q.shape());
-  CHECK_EQ(v.shape(), (Shape{n.tokens, n.heads, n.v}));
+  const ScanDims n(in.q_NHK.value, in.v_NGV.value);
+  CheckScan(in.q_NHK.value, in.k_NHK.value, in.v_NGV.value, in.initial_state_DGKV.value, n.v,
+            documents);
   CHECK_EQ(in.beta_NG.shape(), (Shape{n.tokens, n.heads}));
   CHECK(!in.g_NG.value.defined() || !in.g_NGK.value.defined()) << "one decay or the other";
   if (in.g_NG.value.defined()) CHECK_EQ(in.g_NG.shape(), in.beta_NG.shape());
   if (in.g_NGK.value.defined()) CHECK_EQ(in.g_NGK.shape(), (Shape{n.tokens, n.heads, n.k}));
-  if (in.initial_state_DGKV.value.defined()) {
-    CHECK_EQ(in.initial_state_DGKV.shape(), (Shape{documents.capacity(), n.heads, n.k, n.v}));
-  }
 }
 
 }  // namespace
 
-// The chunked algorithm's exact count; the backward recomputes nothing sequential.
+// The chunked algorithm's count, lower triangles at half; inverses of diagonal blocks are left out.
 Cost CostOf(const ScanDeltaForwardArgs& a) {
-  const Sizes n = SizesOf(a.q_NHK, a.v_NGV);
+  const ScanDims n(a.q_NHK, a.v_NGV);
   constexpr double c = kChunk;
-  const double per_token = 6 * c * n.k + 4 * c * n.v + 6.0 * n.k * n.v + c * c / 3;
-  return {.flops = static_cast<double>(n.tokens * n.heads) * per_token,
-          .bytes = StreamBytes(n, a.g_NGK, a.q_NHK.dtype())};
+  const double k = static_cast<double>(n.k), v = static_cast<double>(n.v);
+  return {.flops = n.rows() * (2 * c * (k + v) + 6 * k * v),
+          .bytes = StreamBytes(a.q_NHK, a.v_NGV, a.g_NGK)};
 }
 
 Cost CostOf(const ScanDeltaBackwardArgs& a) {
-  const Sizes n = SizesOf(a.q_NHK, a.v_NGV);
+  const ScanDims n(a.q_NHK, a.v_NGV);
   constexpr double c = kChunk;
-  const double per_token = 14 * c * n.k + 10 * c * n.v + 16.0 * n.k * n.v + 4 * c * c;
+  const double k = static_cast<double>(n.k), v = static_cast<double>(n.v);
   const double saved = static_cast<double>(a.states_CGKV.bytes() + a.u_NGV.bytes());
-  return {.flops = static_cast<double>(n.tokens * n.heads) * per_token,
-          .bytes = 2 * StreamBytes(n, a.g_NGK, a.q_NHK.dtype()) + saved};
+  return {.flops = n.rows() * (c * (6 * k + 4 * v) + 12 * k * v),
+          .bytes = 2 * StreamBytes(a.q_NHK, a.v_NGV, a.g_NGK) + saved};
 }
 
 Cost CostOf(const ScanDeltaStepArgs& a) {
-  const Sizes n = SizesOf(a.q_BHK, a.v_BGV);
   return {.flops = 7.0 * static_cast<double>(a.state_BGKV.size()),
-          .bytes = StreamBytes(n, a.g_BGK, a.q_BHK.dtype()) +
+          .bytes = StreamBytes(a.q_BHK, a.v_BGV, a.g_BGK) +
                    2.0 * static_cast<double>(a.state_BGKV.bytes())};
 }
 
@@ -66,7 +51,7 @@ ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
                       const Documents& documents, bool want_final_state) {
   CheckShapes(in, documents);
   const Tensor &q = in.q_NHK.value, &v = in.v_NGV.value;
-  const Sizes n = SizesOf(q, v);
+  const ScanDims n(q, v);
   const auto empty = [&](const Shape& shape) {
     return Tensor::Empty(shape, v.dtype(), tape.device());
   };

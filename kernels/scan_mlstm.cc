@@ -1,68 +1,56 @@
 #include "kernels/scan_mlstm.h"
 
+#include "kernels/scan_sizes.h"
+
 namespace lt2 {
 namespace {
 
-struct Sizes {
-  int64_t tokens, heads, k, v;
-};
-
-Sizes SizesOf(const Tensor& q, const Tensor& v) {
-  return {.tokens = q.dim(0), .heads = q.dim(1), .k = q.dim(2), .v = v.dim(2)};
-}
-
-// Bytes of q, k, v, i, f and o, each once.
-double StreamBytes(const Sizes& n, DType dtype) {
-  return static_cast<double>(n.tokens * n.heads * SizeOf(dtype)) * (2 * n.k + 2 * n.v + 2);
+// Bytes of the inputs but the state and of o, each once.
+double StreamBytes(const Tensor& q, const Tensor& v) {
+  return ScanDims(q, v).StreamBytes(q.dtype(), /*gates=*/2);
 }
 
 void CheckShapes(const ScanMlstmInputs& in, const Documents& documents) {
-  const Sizes n = SizesOf(in.q_NHK.value, in.v_NHV.value);
+  const ScanDims n(in.q_NHK.value, in.v_NHV.value);
   const Shape gates = {n.tokens, n.heads};
-  CHECK_EQ(n.tokens, documents.tokens());
-  CHECK_EQ(in.k_NHK.shape(), in.q_NHK.shape());
-  CHECK_EQ(in.v_NHV.shape(), (Shape{n.tokens, n.heads, n.v}));
+  CheckScan(in.q_NHK.value, in.k_NHK.value, in.v_NHV.value, in.initial_state_DHKW.value, n.v + 1,
+            documents);
+  CHECK_EQ(n.key_heads, n.heads);
   CHECK_EQ(in.i_NH.shape(), gates);
   CHECK_EQ(in.f_NH.shape(), gates);
   if (in.initial_state_DHKW.value.defined()) {
-    CHECK_EQ(in.initial_state_DHKW.shape(), (Shape{documents.capacity(), n.heads, n.k, n.v + 1}));
     CHECK_EQ(in.initial_max_DH.shape(), (Shape{documents.capacity(), n.heads}));
   }
 }
 
 }  // namespace
 
-// The chunked algorithm's exact count, on values widened by the column of ones.
+// The chunked algorithm's count, lower triangles at half, on values widened by the column of ones.
 Cost CostOf(const ScanMlstmForwardArgs& a) {
-  const Sizes n = SizesOf(a.q_NHK, a.v_NHV);
+  const ScanDims n(a.q_NHK, a.v_NHV);
   constexpr double c = kChunk;
   const double k = static_cast<double>(n.k), w = static_cast<double>(n.v + 1);
-  const double per_token = 2 * c * (k + w) + 4 * k * w + 2 * c;
-  return {.flops = static_cast<double>(n.tokens * n.heads) * per_token,
-          .bytes = StreamBytes(n, a.q_NHK.dtype())};
+  return {.flops = n.rows() * (c * (k + w + 1) + 4 * k * w),
+          .bytes = StreamBytes(a.q_NHK, a.v_NHV)};
 }
 
 Cost CostOf(const ScanMlstmBackwardArgs& a) {
-  const Sizes n = SizesOf(a.q_NHK, a.v_NHV);
+  const ScanDims n(a.q_NHK, a.v_NHV);
   constexpr double c = kChunk;
   const double k = static_cast<double>(n.k), w = static_cast<double>(n.v + 1);
-  const double per_token = 6 * c * k + 4 * c * w + 8 * k * w + 6 * c;
-  return {
-      .flops = static_cast<double>(n.tokens * n.heads) * per_token,
-      .bytes = 2 * StreamBytes(n, a.q_NHK.dtype()) + static_cast<double>(a.states_CHKW.bytes())};
+  return {.flops = n.rows() * (c * (3 * k + 2 * w + 3) + 8 * k * w),
+          .bytes = 2 * StreamBytes(a.q_NHK, a.v_NHV) + static_cast<double>(a.states_CHKW.bytes())};
 }
 
 Cost CostOf(const ScanMlstmStepArgs& a) {
-  const Sizes n = SizesOf(a.q_BHK, a.v_BHV);
-  return {
-      .flops = 5.0 * static_cast<double>(a.state_BHKW.size()),
-      .bytes = StreamBytes(n, a.q_BHK.dtype()) + 2.0 * static_cast<double>(a.state_BHKW.bytes())};
+  return {.flops = 5.0 * static_cast<double>(a.state_BHKW.size()),
+          .bytes = StreamBytes(a.q_BHK, a.v_BHV) + 2.0 * static_cast<double>(a.state_BHKW.bytes())};
 }
 
 ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
                            const Documents& documents, bool want_final_state) {
   CheckShapes(in, documents);
-  const Sizes n = SizesOf(in.q_NHK.value, in.v_NHV.value);
+  const ScanDims n(in.q_NHK.value, in.v_NHV.value);
   const auto make = [&](bool wanted, const Shape& shape) {
     return wanted ? Tensor::Empty(shape, in.v_NHV.value.dtype(), tape.device()) : Tensor();
   };

@@ -18,7 +18,7 @@
 #include "core/tape.h"
 #include "kernels/documents.h"
 #include "kernels/kernel.h"
-#include "kernels/scan_delta.h"
+#include "kernels/scan.h"
 
 namespace lt2 {
 

@@ -7,9 +7,9 @@
 // It is the additive scan with q = C, k = B, v = dt x, and a gate around it.
 #pragma once
 
+#include "kernels/decay_gate.h"
 #include "kernels/head_scale.h"
-#include "kernels/scan_scalar.h"
-#include "kernels/time_step.h"
+#include "kernels/scan_additive.h"
 
 namespace lt2 {
 

@@ -2,26 +2,16 @@
 
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
-#include "kernels/case.h"
+#include "kernels/cases/scan.h"
 
 namespace lt2 {
 namespace {
 
-// kMixed: next to nothing, or -30, value by value.
-enum class Decay { kNone, kZero, kOrdinary, kSlow, kMixed };
 enum class Rule { kDelta, kGated, kChannels };
 
 const char* NameOf(Rule rule) {
   return rule == Rule::kDelta ? "delta_rule" : rule == Rule::kGated ? "gated_delta_rule" : "kda";
 }
-
-struct Sizes {
-  int64_t batch, length, key_heads, heads, k, v;
-  std::vector<int64_t> cu_seqlens = {};  // documents, where they are not the rows
-  Decay decay = Decay::kOrdinary;
-  bool initial_state = false;
-};
 
 HostArray Normalised(HostArray x) {
   const int64_t width = x.shape.back();
@@ -35,40 +25,14 @@ HostArray Normalised(HostArray x) {
   return x;
 }
 
-HostArray LogDecay(uint64_t seed, const Shape& shape, Decay decay) {
-  if (decay == Decay::kZero) return {.shape = shape, .values = std::vector<double>(shape.size())};
-  if (decay == Decay::kSlow) return RandomUniform(seed, "g", shape, -0.002, 0);
-  HostArray g = RandomNormal(seed, "g", shape);
-  for (double& x : g.values) {
-    const double ordinary = -std::log1p(std::exp(-x));
-    x = static_cast<float>(decay == Decay::kOrdinary ? ordinary
-                           : x > 0.5                 ? -30.0
-                                                     : 0.01 * ordinary);
-  }
-  return g;
-}
-
-CaseData Instance(uint64_t seed, const Sizes& n, Rule rule) {
-  const Shape scalars = {n.batch, n.length, n.heads}, keys = {n.batch, n.length, n.key_heads, n.k};
-  CaseData data{.op = NameOf(rule),
-                .attributes = {{"scale", 1 / std::sqrt(static_cast<double>(n.k))}}};
-  data.name = absl::StrCat(n.batch, "x", n.length, " heads ", n.key_heads, ":", n.heads, " K ", n.k,
-                           " V ", n.v, " documents ", n.cu_seqlens.size(), " decay ",
-                           static_cast<int>(n.decay), n.initial_state ? " state" : "");
-  data.inputs["q"] = Normalised(RandomNormal(seed, "q", keys));
-  data.inputs["k"] = Normalised(RandomNormal(seed, "k", keys));
-  data.inputs["v"] = RandomNormal(seed, "v", {n.batch, n.length, n.heads, n.v});
-  data.inputs["beta"] = RandomUniform(seed, "beta", scalars, 0, n.decay == Decay::kSlow ? 2 : 1);
-  if (rule == Rule::kGated) data.inputs["g"] = LogDecay(seed, scalars, n.decay);
-  if (rule == Rule::kChannels) {
-    data.inputs["g"] = LogDecay(seed, {n.batch, n.length, n.heads, n.k}, n.decay);
-  }
-  if (!n.cu_seqlens.empty()) data.inputs["cu_seqlens"] = IntArray(n.cu_seqlens);
-  if (n.initial_state) {
-    const auto documents =
-        n.cu_seqlens.empty() ? n.batch : static_cast<int64_t>(n.cu_seqlens.size()) - 1;
-    data.inputs["initial_state"] =
-        RandomNormal(seed, "initial_state", {documents, n.heads, n.k, n.v}, 0.3);
+CaseData Instance(uint64_t seed, const ScanCaseSizes& n, Rule rule) {
+  const Shape scalars = {n.batch, n.length, n.heads}, channels = {n.batch, n.length, n.heads, n.k};
+  CaseData data = ScanCase(NameOf(rule), seed, n);
+  for (const char* name : {"q", "k"}) data.inputs[name] = Normalised(data.inputs[name]);
+  const bool slow = n.decay == CaseDecay::kSlow;
+  data.inputs["beta"] = RandomUniform(seed, "beta", scalars, 0, slow ? 2 : 1);
+  if (rule != Rule::kDelta) {
+    data.inputs["g"] = LogDecays(seed, rule == Rule::kGated ? scalars : channels, n.decay);
   }
   return data;
 }
@@ -94,23 +58,16 @@ OpCase Case(Rule rule) {
           .run = Run,
           .instances =
               [rule](uint64_t seed) {
-                std::vector<Sizes> sizes = {
-                    {1, 1, 1, 1, 1, 1},
-                    {2, 64, 2, 2, 16, 16, {}, Decay::kOrdinary, true},
-                    {1, 140, 1, 3, 12, 20, {0, 1, 65, 66, 140}, Decay::kSlow, true},
-                    {3, 77, 1, 2, 33, 7, {}, Decay::kMixed},
-                    {1, 75, 1, 1, 96, 112, {0, 66, 75}, Decay::kMixed, true}};
-                if (rule == Rule::kChannels) sizes.push_back({1, 70, 1, 2, 8, 8, {}, Decay::kZero});
-                std::vector<CaseData> cases;
-                for (Sizes& n : sizes) {
-                  if (rule == Rule::kDelta) n.decay = Decay::kNone;
-                  cases.push_back(Instance(seed, n, rule));
+                std::vector<CaseData> cases =
+                    ScanInstances([&](const ScanCaseSizes& n) { return Instance(seed, n, rule); });
+                if (rule != Rule::kDelta) {
+                  cases.push_back(Instance(seed, {1, 70, 1, 2, 8, 8, {}, CaseDecay::kZero}, rule));
                 }
                 return cases;
               },
           .bench =
               [rule] {
-                return Instance(0, {8, 256, 4, 4, 48, 96, {}, Decay::kOrdinary}, rule);
+                return Instance(0, {8, 256, 4, 4, 48, 96}, rule);
               }};
 }
 

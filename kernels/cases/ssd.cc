@@ -1,13 +1,13 @@
 #include "kernels/ssd.h"
 
-#include "kernels/cases/additive.h"
+#include "kernels/cases/scan.h"
 
 namespace lt2 {
 namespace {
 
 // n.key_heads groups, n.heads heads of width n.v.
-CaseData Instance(uint64_t seed, const AdditiveCaseSizes& n) {
-  CaseData data = AdditiveCase("ssd", seed, n);
+CaseData Instance(uint64_t seed, const ScanCaseSizes& n) {
+  CaseData data = ScanCase("ssd", seed, n);
   data.attributes.clear();
   data.inputs["B"] = data.inputs.extract("k").mapped();
   data.inputs["C"] = data.inputs.extract("q").mapped();
@@ -38,11 +38,7 @@ OpCase SsdCase() {
           .run = Run,
           .instances =
               [](uint64_t seed) {
-                std::vector<CaseData> cases;
-                for (const AdditiveCaseSizes& n : AdditiveSizesForTests()) {
-                  cases.push_back(Instance(seed, n));
-                }
-                return cases;
+                return ScanInstances([&](const ScanCaseSizes& n) { return Instance(seed, n); });
               },
           .bench =
               [] {

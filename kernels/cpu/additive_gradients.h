@@ -14,14 +14,15 @@
 #include "kernels/cpu/chunk_products.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/transpose.h"
+#include "kernels/scan_additive.h"
 
 namespace lt2::cpu {
 
 // All value heads of one key head, so that their shares of dq and dk are added in order.
-template <class T, class Chunk, class Args>
+template <class T, class Chunk>
 class AdditiveGradients {
  public:
-  AdditiveGradients(const Args& args, Scratch& scratch)
+  AdditiveGradients(const ScanAdditiveBackwardArgs& args, Scratch& scratch)
       : a_(args),
         heads_(args.v_NGV.dim(1)),
         key_heads_(args.q_NHK.dim(1)),
@@ -40,13 +41,12 @@ class AdditiveGradients {
         dk_(scratch.Take<T>(kChunk * chunk_.ld)),
         dwrite_(scratch.Take<T>(kChunk * chunk_.ld)) {}
 
-  // dg: where the decay's gradient goes; undefined where there is none.
-  void Run(int64_t chunk, int64_t key_head, const GradInto& dg) {
+  void Run(int64_t chunk, int64_t key_head) {
     rows_ = RowsOfChunk(a_.documents, chunk);
     const int64_t group = heads_ / key_heads_;
     for (int64_t i = 0; i < group; ++i) {
       const int64_t head = key_head * group + i;
-      RunHead(chunk, head, dg);
+      RunHead(chunk, head);
       StoreKeys(a_.dq_NHK, dq_, key_head, i == 0);
       StoreKeys(a_.dk_NHK, dk_, key_head, i == 0);
     }
@@ -64,7 +64,8 @@ class AdditiveGradients {
                 to);
   }
 
-  void RunHead(int64_t chunk, int64_t head, const GradInto& dg) {
+  void RunHead(int64_t chunk, int64_t head) {
+    const GradInto& dg = a_.g_NGK.defined() ? a_.dg_NGK : a_.dg_NG;
     const int64_t n = rows_.padded, ld_k = chunk_.ld;
     chunk_.Load(a_, rows_, head);
     LoadStateTransposed(a_.states_CGKV, chunk, head, state_t_);
@@ -114,7 +115,7 @@ class AdditiveGradients {
     StoreRows(from, chunk_.ld, rows_.rows, k_, to, key_heads_ * k_, grad.accumulate || !first);
   }
 
-  const Args& a_;
+  const ScanAdditiveBackwardArgs& a_;
   const int64_t heads_, key_heads_, k_, v_, ld_;
   Chunk chunk_;
   T *state_t_, *dstate_t_, *square_;  // [V, K] × 2, [K, V]

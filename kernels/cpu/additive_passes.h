@@ -8,123 +8,94 @@
 #pragma once
 
 #include "kernels/cpu/chunk_products.h"
-#include "kernels/cpu/scan_delta_passes.h"
+#include "kernels/cpu/scan_units.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/scan_additive.h"
 
 namespace lt2::cpu {
 
-// A state's lanes and the value rows that belong to them.
-struct AdditiveLanes {
-  DeltaUnit unit;
-  int64_t heads, k, v;
-
-  // State i of x [·, heads, K, V].
-  template <class T>
-  T* State(const Tensor& x, int64_t i) const {
-    if (!x.defined()) return nullptr;
-    return x.data<T>() + (i * heads + unit.head) * k * v + unit.begin;
-  }
-  // Rows from `token` of x [N, heads, V].
-  template <class T>
-  T* Values(const Tensor& x, int64_t token) const {
-    return x.defined() ? HeadRows<T>(x, token, unit.head) + unit.begin : nullptr;
-  }
-};
-
-template <class T, class Chunk, class Args>
+template <class T, class Chunk>
 class AdditiveForward {
  public:
-  AdditiveForward(const Args& args, const DeltaUnit& unit, Scratch& scratch)
+  AdditiveForward(const ScanAdditiveForwardArgs& args, const ScanUnit& unit, Scratch& scratch)
       : a_(args),
-        at_{unit, args.v_NGV.dim(1), args.q_NHK.dim(2), args.v_NGV.dim(2)},
-        ld_(PadToLanes<T>(unit.count)),
+        at_(unit, args.q_NHK, args.v_NGV),
         chunk_(scratch, at_.k),
-        state_(scratch.Take<T>(at_.k * ld_)),
-        v_(scratch.Take<T>(kChunk * ld_)),
-        o_(scratch.Take<T>(kChunk * ld_)) {}
+        state_(scratch.Take<T>(at_.k * at_.ld)),
+        v_(scratch.Take<T>(kChunk * at_.ld)),
+        o_(scratch.Take<T>(kChunk * at_.ld)) {}
 
   void Run() {
-    LoadRows<T>(at_.template State<T>(a_.initial_DGKV, at_.unit.document), at_.v, at_.k,
-                at_.unit.count, at_.k, ld_, state_);
-    const int32_t* first = a_.documents.first_chunks().template data<int32_t>() + at_.unit.document;
+    const int64_t document = at_.unit.document;
+    at_.LoadState(a_.initial_DGKV, document, state_);
+    const int32_t* first = a_.documents.first_chunks().data<int32_t>() + document;
     for (int64_t chunk = first[0]; chunk < first[1]; ++chunk) RunChunk(chunk);
-    Save(a_.final_DGKV, at_.unit.document);
+    at_.StoreState(state_, a_.final_DGKV, document);
   }
 
  private:
-  void Save(const Tensor& x, int64_t i) const {
-    if (T* to = at_.template State<T>(x, i)) {
-      StoreRows(state_, ld_, at_.k, at_.unit.count, to, at_.v);
-    }
-  }
-
   void RunChunk(int64_t chunk) {
     const ChunkRows rows = RowsOfChunk(a_.documents, chunk);
-    const int64_t n = rows.padded, stride = at_.heads * at_.v;
-    Save(a_.states_CGKV, chunk);
+    const int64_t n = rows.padded, k = at_.k, ld = at_.ld;
+    at_.StoreState(state_, a_.states_CGKV, chunk);
     chunk_.Load(a_, rows, at_.unit.head);
     chunk_.PrepareScan();
-    LoadRows<T>(at_.template Values<T>(a_.v_NGV, rows.token), stride, rows.rows, at_.unit.count, n,
-                ld_, v_);
-    Product<false>(n, ld_, at_.k, chunk_.q_read, chunk_.ld, state_, ld_, o_, ld_);
-    LowerTimes<true>(n, ld_, chunk_.attention, v_, ld_, o_);
-    StoreRows(o_, ld_, rows.rows, at_.unit.count, at_.template Values<T>(a_.o_NGV, rows.token),
-              stride);
-    chunk_.DecayState(ld_, state_);
-    ProductTransposed<true>(at_.k, ld_, n, chunk_.k_write, chunk_.ld, v_, ld_, state_, ld_);
+    at_.LoadValues(a_.v_NGV, rows, v_);
+
+    Product<false>(n, ld, k, chunk_.q_read, chunk_.ld, state_, ld, o_, ld);
+    LowerTimes<true>(n, ld, chunk_.attention, v_, ld, o_);
+    at_.StoreValues(o_, a_.o_NGV, rows);
+
+    chunk_.DecayState(ld, state_);
+    ProductTransposed<true>(k, ld, n, chunk_.k_write, chunk_.ld, v_, ld, state_, ld);
   }
 
-  const Args& a_;
-  const AdditiveLanes at_;
-  const int64_t ld_;
+  const ScanAdditiveForwardArgs& a_;
+  const ScanLanes<T> at_;
   Chunk chunk_;
   T *state_, *v_, *o_;  // [K, ld], [kChunk, ld] × 2
 };
 
-template <class T, class Chunk, class Args>
+template <class T, class Chunk>
 class AdditiveReverse {
  public:
-  AdditiveReverse(const Args& args, const DeltaUnit& unit, Scratch& scratch)
+  AdditiveReverse(const ScanAdditiveBackwardArgs& args, const ScanUnit& unit, Scratch& scratch)
       : a_(args),
-        at_{unit, args.v_NGV.dim(1), args.q_NHK.dim(2), args.v_NGV.dim(2)},
-        ld_(PadToLanes<T>(unit.count)),
+        at_(unit, args.q_NHK, args.v_NGV),
         chunk_(scratch, at_.k),
-        dstate_(scratch.Take<T>(at_.k * ld_)),
-        do_(scratch.Take<T>(kChunk * ld_)),
-        dv_(scratch.Take<T>(kChunk * ld_)) {}
+        dstate_(scratch.Take<T>(at_.k * at_.ld)),
+        do_(scratch.Take<T>(kChunk * at_.ld)),
+        dv_(scratch.Take<T>(kChunk * at_.ld)) {}
 
   void Run() {
-    LoadRows<T>(at_.template State<T>(a_.dfinal_DGKV, at_.unit.document), at_.v, at_.k,
-                at_.unit.count, at_.k, ld_, dstate_);
-    const int32_t* first = a_.documents.first_chunks().template data<int32_t>() + at_.unit.document;
+    const int64_t document = at_.unit.document;
+    at_.LoadState(a_.dfinal_DGKV, document, dstate_);
+    const int32_t* first = a_.documents.first_chunks().data<int32_t>() + document;
     for (int64_t chunk = first[1] - 1; chunk >= first[0]; --chunk) RunChunk(chunk);
-    if (T* to = at_.template State<T>(a_.dinitial_DGKV.to, at_.unit.document)) {
-      StoreRows(dstate_, ld_, at_.k, at_.unit.count, to, at_.v, a_.dinitial_DGKV.accumulate);
-    }
+    at_.StoreState(dstate_, a_.dinitial_DGKV.to, document, a_.dinitial_DGKV.accumulate);
   }
 
  private:
   void RunChunk(int64_t chunk) {
     const ChunkRows rows = RowsOfChunk(a_.documents, chunk);
-    const int64_t n = rows.padded, stride = at_.heads * at_.v;
-    StoreRows(dstate_, ld_, at_.k, at_.unit.count, at_.template State<T>(a_.dstates_CGKV, chunk),
-              at_.v);
+    const int64_t n = rows.padded, k = at_.k, ld = at_.ld;
+    at_.StoreState(dstate_, a_.dstates_CGKV, chunk);
     chunk_.Load(a_, rows, at_.unit.head);
     chunk_.PrepareScan();
-    LoadRows<T>(at_.template Values<T>(a_.do_NGV, rows.token), stride, rows.rows, at_.unit.count, n,
-                ld_, do_);
-    if (T* to = at_.template Values<T>(a_.dv_NGV.to, rows.token)) {
-      Product<false>(n, ld_, at_.k, chunk_.k_write, chunk_.ld, dstate_, ld_, dv_, ld_);
-      AddLowerTransposedTimes(n, ld_, chunk_.attention, do_, ld_, dv_);
-      StoreRows(dv_, ld_, rows.rows, at_.unit.count, to, stride, a_.dv_NGV.accumulate);
+    at_.LoadValues(a_.do_NGV, rows, do_);
+
+    if (a_.dv_NGV.to.defined()) {
+      Product<false>(n, ld, k, chunk_.k_write, chunk_.ld, dstate_, ld, dv_, ld);
+      AddLowerTransposedTimes(n, ld, chunk_.attention, do_, ld, dv_);
+      at_.StoreValues(dv_, a_.dv_NGV.to, rows, a_.dv_NGV.accumulate);
     }
-    chunk_.DecayState(ld_, dstate_);
-    ProductTransposed<true>(at_.k, ld_, n, chunk_.q_read, chunk_.ld, do_, ld_, dstate_, ld_);
+
+    chunk_.DecayState(ld, dstate_);
+    ProductTransposed<true>(k, ld, n, chunk_.q_read, chunk_.ld, do_, ld, dstate_, ld);
   }
 
-  const Args& a_;
-  const AdditiveLanes at_;
-  const int64_t ld_;
+  const ScanAdditiveBackwardArgs& a_;
+  const ScanLanes<T> at_;
   Chunk chunk_;
   T *dstate_, *do_, *dv_;  // [K, ld], [kChunk, ld] × 2
 };

@@ -23,7 +23,7 @@ class ChannelChunk {
         later_(scratch.Take<double>(ld)),
         pairs_(scratch, key_width) {}
 
-  // From Args of either pass: q_NHK, k_NHK, v_NGV, g_NGK, scale.
+  // From Args of either pass.
   template <class Args>
   void Load(const Args& a, const ChunkRows& at, int64_t head) {
     const int64_t heads = a.v_NGV.dim(1), key_heads = a.q_NHK.dim(1);

@@ -8,6 +8,14 @@
 
 namespace lt2::cpu {
 
+// exp(g) of each of a token's key channels: g one number, g_K one a channel, each null for no decay
+// of that kind.
+template <class T>
+void Decays(const T* g, const T* g_K, int64_t width, T* decay) {
+  std::fill(decay, decay + width, g != nullptr ? Exp(*g) : T(1));
+  for (int64_t d = 0; d < width && g_K != nullptr; ++d) decay[d] = Exp(g_K[d]);
+}
+
 // Rows past the chunk's end do not decay.
 template <class T>
 struct ChunkDecay {

@@ -30,13 +30,14 @@ void Forward(const DecayGateForwardArgs& args) {
   const Tile<T> tile(args.A_log, args.dt_bias);
   const int64_t size = args.a.size();
   const T* a = args.a.data<T>();
-  T* g = args.g.data<T>();
+  T *g = args.g.data<T>(), *dt = DataOrNull<T>(args.dt);
   const T *rate = tile.rate.data(), *bias = tile.bias.data();
   ForEachBlock(size, tile.rows * tile.channels, size, [=](int64_t, int64_t begin, int64_t end) {
+    T* step = (dt != nullptr ? dt : g) + begin;
 #pragma omp simd
-    for (int64_t i = 0; i < end - begin; ++i) {
-      g[begin + i] = rate[i] * SoftPlus(a[begin + i] + bias[i]);
-    }
+    for (int64_t i = 0; i < end - begin; ++i) step[i] = SoftPlus(a[begin + i] + bias[i]);
+#pragma omp simd
+    for (int64_t i = 0; i < end - begin; ++i) g[begin + i] = rate[i] * step[i];
   });
 }
 
@@ -44,29 +45,32 @@ template <class T>
 void Backward(const DecayGateBackwardArgs& args) {
   const Tile<T> tile(args.A_log, args.dt_bias);
   const int64_t channels = tile.channels, size = args.a.size(), tokens = size / channels;
-  const T *dg = args.dg.data<T>(), *a = args.a.data<T>(), *g = args.g.data<T>();
+  const T *a = args.a.data<T>(), *g = args.g.data<T>();
+  const T *ddt = DataOrNull<T>(args.ddt), *dg = DataOrNull<T>(args.dg);
   const T *rate = tile.rate.data(), *bias = tile.bias.data();
   T* da = DataOrNull<T>(args.da);
   const bool accumulate = args.accumulate_da;
-  const RowSums<T> sums(tokens, 2 * channels);  // of da, then of dg g
+  const RowSums<T> sums(tokens, 2 * channels);  // of e, then of dg g
   ForEachBlock(tokens, sums.Block(tokens), size,
                [=, &tile](int64_t block, int64_t begin, int64_t end) {
                  thread_local std::vector<T> scratch;
                  if (scratch.size() < 2 * tile.rate.size()) scratch.resize(2 * tile.rate.size());
-                 T *slope = scratch.data(), *product = slope + tile.rate.size();
-                 T *sum_da = sums.Line(block), *sum_dgg = sum_da + channels;
+                 T *e = scratch.data(), *product = e + tile.rate.size();
+                 T *sum_e = sums.Line(block), *sum_dgg = sum_e + channels;
                  for (int64_t first = begin; first < end; first += tile.rows) {
                    const int64_t rows = std::min(tile.rows, end - first), at = first * channels;
 #pragma omp simd
                    for (int64_t i = 0; i < rows * channels; ++i) {
                      const T z = a[at + i] + bias[i], s = Sigmoid(z);
-                     slope[i] = dg[at + i] * rate[i] * (z > T(20) ? T(1) : s);
-                     product[i] = dg[at + i] * g[at + i];
+                     const T ddt_i = ddt != nullptr ? ddt[at + i] : T(0);
+                     const T dg_i = dg != nullptr ? dg[at + i] : T(0);
+                     e[i] = (ddt_i + rate[i] * dg_i) * (z > T(20) ? T(1) : s);
+                     product[i] = dg_i * g[at + i];
                    }
-                   Store(da == nullptr ? da : da + at, slope, rows * channels, accumulate);
+                   Store(da == nullptr ? da : da + at, e, rows * channels, accumulate);
                    for (int64_t n = 0; n < rows; ++n) {
                      for (int64_t c = 0; c < channels; ++c) {
-                       sum_da[c] += slope[n * channels + c];
+                       sum_e[c] += e[n * channels + c];
                        sum_dgg[c] += product[n * channels + c];
                      }
                    }

@@ -10,27 +10,12 @@ namespace {
 
 constexpr int64_t kRowBlock = 8;  // rows a thread takes at a time
 
-// The largest logit, and log sum exp((z - largest) / τ) in double.
-template <class T>
-double ScaledLse(const T* z, int64_t n, T inverse, T* largest) {
-  constexpr int64_t kBlock = 2048;
-  *largest = RowMax(z, n);
-  double total = 0;
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t end = std::min(n, begin + kBlock);
-    T sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t v = begin; v < end; ++v) sum += Exp((z[v] - *largest) * inverse);
-    total += sum;
-  }
-  return std::log(total);
-}
-
 // KL of one row: sum p (log p - log q), with the differences of logits to their maxima.
 template <class T>
 double RowKl(const T* s, const T* t, int64_t n, T inverse, T* lse) {
-  T top_s, top_t;
-  const double sum_s = ScaledLse(s, n, inverse, &top_s), sum_t = ScaledLse(t, n, inverse, &top_t);
+  const T top_s = RowMax(s, n), top_t = RowMax(t, n);
+  const double sum_s = std::log(RowSumExp<false>(s, n, top_s, inverse));
+  const double sum_t = std::log(RowSumExp<false>(t, n, top_t, inverse));
   lse[0] = static_cast<T>(static_cast<double>(top_s) * inverse + sum_s);
   lse[1] = static_cast<T>(static_cast<double>(top_t) * inverse + sum_t);
   const T log_s = static_cast<T>(sum_s), log_t = static_cast<T>(sum_t);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cpu/simd.h"
 
@@ -24,10 +25,11 @@ inline T RowMax(const T* row, int64_t n) {
   return result;
 }
 
-// sum exp(row_i - shift); with kWrite the exponentials replace the row. Long sums are kept in
-// double.
+// sum exp((row_i - shift) inverse_temperature); with kWrite the exponentials replace the row. Long
+// sums are kept in double.
 template <bool kWrite, class T>
-inline double RowSumExp(T* row, int64_t n, T shift) {
+inline double RowSumExp(std::conditional_t<kWrite, T, const T>* row, int64_t n, T shift,
+                        T inverse_temperature = 1) {
   constexpr int64_t kBlock = 2048;
   double total = 0;
   for (int64_t begin = 0; begin < n; begin += kBlock) {
@@ -35,7 +37,7 @@ inline double RowSumExp(T* row, int64_t n, T shift) {
     T sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = begin; i < end; ++i) {
-      const T e = Exp(row[i] - shift);
+      const T e = Exp((row[i] - shift) * inverse_temperature);
       if constexpr (kWrite) row[i] = e;
       sum += e;
     }

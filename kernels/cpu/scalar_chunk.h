@@ -29,7 +29,7 @@ class ScalarChunk {
         decay_(scratch.Take<T>(kChunk * kChunk)),
         k_t_(scratch.Take<T>(ld * kChunk)) {}
 
-  // From Args of either pass: q_NHK, k_NHK, v_NGV, g_NG, log_gamma_G, scale.
+  // From Args of either pass.
   template <class Args>
   void Load(const Args& a, const ChunkRows& at, int64_t head) {
     const int64_t heads = a.v_NGV.dim(1), key_heads = a.q_NHK.dim(1);

@@ -1,5 +1,5 @@
 #include "kernels/cpu/scan_delta_chunk.h"
-#include "kernels/cpu/scan_delta_passes.h"
+#include "kernels/cpu/scan_units.h"
 #include "kernels/scan_delta.h"
 
 namespace lt2::cpu {
@@ -8,65 +8,47 @@ namespace {
 template <class T>
 class ForwardPass {
  public:
-  ForwardPass(const ScanDeltaForwardArgs& args, const DeltaUnit& unit, Scratch& scratch)
+  ForwardPass(const ScanDeltaForwardArgs& args, const ScanUnit& unit, Scratch& scratch)
       : a_(args),
-        unit_(unit),
-        heads_(args.v_NGV.dim(1)),
-        k_(args.q_NHK.dim(2)),
-        v_(args.v_NGV.dim(2)),
-        ld_(PadToLanes<T>(unit.count)),
-        chunk_(scratch, k_, args.g_NGK.defined()),
-        state_(scratch.Take<T>(k_ * ld_)),
-        right_(scratch.Take<T>(kChunk * ld_)),
-        u_(scratch.Take<T>(kChunk * ld_)),
-        o_(scratch.Take<T>(kChunk * ld_)) {}
+        at_(unit, args.q_NHK, args.v_NGV),
+        chunk_(scratch, at_.k, args.g_NGK.defined()),
+        state_(scratch.Take<T>(at_.k * at_.ld)),
+        right_(scratch.Take<T>(kChunk * at_.ld)),
+        u_(scratch.Take<T>(kChunk * at_.ld)),
+        o_(scratch.Take<T>(kChunk * at_.ld)) {}
 
   void Run() {
-    LoadRows<T>(State(a_.initial_DGKV, unit_.document), v_, k_, unit_.count, k_, ld_, state_);
-    const int32_t* first = a_.documents.first_chunks().data<int32_t>() + unit_.document;
+    const int64_t document = at_.unit.document;
+    at_.LoadState(a_.initial_DGKV, document, state_);
+    const int32_t* first = a_.documents.first_chunks().data<int32_t>() + document;
     for (int64_t chunk = first[0]; chunk < first[1]; ++chunk) RunChunk(chunk);
-    Save(a_.final_DGKV, unit_.document);
+    at_.StoreState(state_, a_.final_DGKV, document);
   }
 
  private:
-  // This unit's lanes of state i of x [·, heads, K, V].
-  T* State(const Tensor& x, int64_t i) const {
-    if (!x.defined()) return nullptr;
-    return x.data<T>() + (i * heads_ + unit_.head) * k_ * v_ + unit_.begin;
-  }
-  void Save(const Tensor& x, int64_t i) const {
-    if (T* to = State(x, i)) StoreRows(state_, ld_, k_, unit_.count, to, v_);
-  }
-  T* Values(const Tensor& x, int64_t token) const {
-    return HeadRows<T>(x, token, unit_.head) + unit_.begin;
-  }
-
   void RunChunk(int64_t chunk) {
     const ChunkRows rows = RowsOfChunk(a_.documents, chunk);
-    const int64_t n = rows.padded, stride = heads_ * v_;
-    Save(a_.states_CGKV, chunk);
-    chunk_.Load(a_, rows, unit_.head);
+    const int64_t n = rows.padded, k = at_.k, ld = at_.ld;
+    at_.StoreState(state_, a_.states_CGKV, chunk);
+    chunk_.Load(a_, rows, at_.unit.head);
     chunk_.PrepareScan();
 
-    LoadRows<T>(Values(a_.v_NGV, rows.token), stride, rows.rows, unit_.count, n, ld_, right_);
-    ScaleRows(chunk_.gates.beta, right_, n, ld_, right_);
-    Product<true>(n, ld_, k_, chunk_.k_read, chunk_.ld, state_, ld_, right_, ld_);
-    chunk_.Solve(ld_, ld_, right_, u_);
+    at_.LoadValues(a_.v_NGV, rows, right_);
+    ScaleRows(chunk_.gates.beta, right_, n, ld, right_);
+    Product<true>(n, ld, k, chunk_.k_read, chunk_.ld, state_, ld, right_, ld);
+    chunk_.Solve(ld, ld, right_, u_);
+    at_.StoreValues(u_, a_.u_NGV, rows);
 
-    Product<false>(n, ld_, k_, chunk_.q_read, chunk_.ld, state_, ld_, o_, ld_);
-    LowerTimes<true>(n, ld_, chunk_.attention, u_, ld_, o_);
-    StoreRows(o_, ld_, rows.rows, unit_.count, Values(a_.o_NGV, rows.token), stride);
-    if (a_.u_NGV.defined()) {
-      StoreRows(u_, ld_, rows.rows, unit_.count, Values(a_.u_NGV, rows.token), stride);
-    }
+    Product<false>(n, ld, k, chunk_.q_read, chunk_.ld, state_, ld, o_, ld);
+    LowerTimes<true>(n, ld, chunk_.attention, u_, ld, o_);
+    at_.StoreValues(o_, a_.o_NGV, rows);
 
-    chunk_.DecayState(ld_, state_);
-    ProductTransposed<true>(k_, ld_, n, chunk_.k_write, chunk_.ld, u_, ld_, state_, ld_);
+    chunk_.DecayState(ld, state_);
+    ProductTransposed<true>(k, ld, n, chunk_.k_write, chunk_.ld, u_, ld, state_, ld);
   }
 
   const ScanDeltaForwardArgs& a_;
-  const DeltaUnit unit_;
-  const int64_t heads_, k_, v_, ld_;
+  const ScanLanes<T> at_;
   DeltaChunk<T> chunk_;
   T *state_, *right_, *u_, *o_;  // [K, ld], [kChunk, ld] × 3
 };
@@ -74,13 +56,9 @@ class ForwardPass {
 }  // namespace
 
 void ScanDeltaForward(Stream&, const ScanDeltaForwardArgs& a) {
-  const int64_t documents = a.documents.count();
-  if (a.final_DGKV.defined() && documents < a.documents.capacity()) {
-    a.final_DGKV.Rows(documents, a.documents.capacity()).Zero();
-  }
-  const int64_t heads = a.v_NGV.dim(1), width = a.v_NGV.dim(2);
+  ZeroAbsent(a.final_DGKV, a.documents);
   DispatchFloat(a.v_NGV.dtype(), [&]<class T>() {
-    ForEachDeltaUnit(documents, heads, width, [&](const DeltaUnit& unit) {
+    ForEachScanUnit(a.documents.count(), a.v_NGV.dim(1), a.v_NGV.dim(2), [&](const ScanUnit& unit) {
       ForwardPass<T>(a, unit, Scratch::Restart()).Run();
     });
   });

@@ -1,17 +1,9 @@
-#include "kernels/cpu/scan_rows.h"
+#include "kernels/cpu/chunk_decay.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/cpu/simd.h"
 #include "kernels/scan_delta.h"
 
 namespace lt2::cpu {
 namespace {
-
-// exp(g) of each key channel; null: no decay of that kind.
-template <class T>
-void Decays(const T* g, const T* g_K, int64_t width, T* decay) {
-  std::fill(decay, decay + width, g != nullptr ? Exp(*g) : T(1));
-  for (int64_t d = 0; d < width && g_K != nullptr; ++d) decay[d] = Exp(g_K[d]);
-}
 
 // Two passes over the state: decay it and read k, then write k u^T and read q.
 template <class T>

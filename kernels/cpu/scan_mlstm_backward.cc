@@ -183,14 +183,10 @@ class BackwardPass {
 }  // namespace
 
 void ScanMlstmBackward(Stream&, const ScanMlstmBackwardArgs& a) {
-  const int64_t documents = a.documents.count(), capacity = a.documents.capacity();
-  const GradInto& dinitial = a.dinitial_DHKW;
-  if (dinitial.to.defined() && !dinitial.accumulate && documents < capacity) {
-    dinitial.to.Rows(documents, capacity).Zero();
-  }
+  ZeroAbsent(a.dinitial_DHKW, a.documents);
   DispatchFloat(a.v_NHV.dtype(), [&]<class T>() {
 #pragma omp parallel for schedule(dynamic) collapse(2)
-    for (int64_t d = 0; d < documents; ++d) {
+    for (int64_t d = 0; d < a.documents.count(); ++d) {
       for (int64_t h = 0; h < a.q_NHK.dim(1); ++h) {
         BackwardPass<T>(a, d, h, Scratch::Restart()).Run();
       }

@@ -10,10 +10,11 @@
 
 #include <limits>
 
-#include "kernels/cpu/scan_delta_chunk.h"
+#include "kernels/cpu/chunk_products.h"
 #include "kernels/cpu/scan_rows.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/transpose.h"
 
 namespace lt2::cpu {
 

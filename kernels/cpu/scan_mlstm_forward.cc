@@ -73,14 +73,11 @@ class ForwardPass {
 }  // namespace
 
 void ScanMlstmForward(Stream&, const ScanMlstmForwardArgs& a) {
-  const int64_t documents = a.documents.count(), capacity = a.documents.capacity();
-  if (a.final_DHKW.defined() && documents < capacity) {
-    a.final_DHKW.Rows(documents, capacity).Zero();
-    a.final_max_DH.Rows(documents, capacity).Zero();
-  }
+  ZeroAbsent(a.final_DHKW, a.documents);
+  ZeroAbsent(a.final_max_DH, a.documents);
   DispatchFloat(a.v_NHV.dtype(), [&]<class T>() {
 #pragma omp parallel for schedule(dynamic) collapse(2)
-    for (int64_t d = 0; d < documents; ++d) {
+    for (int64_t d = 0; d < a.documents.count(); ++d) {
       for (int64_t h = 0; h < a.q_NHK.dim(1); ++h) {
         ForwardPass<T>(a, d, h, Scratch::Restart()).Run();
       }

@@ -2,13 +2,12 @@
 
 #include <cmath>
 
+#include "kernels/reference/gate.h"
 #include "kernels/reference/store.h"
 
 namespace lt2::reference {
 
 namespace {
-
-double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 double Value(Activation kind, double x) {
   switch (kind) {
@@ -19,7 +18,7 @@ double Value(Activation kind, double x) {
     case Activation::kLogSigmoid:
       break;
   }
-  return std::fmin(x, 0) - std::log1p(std::exp(-std::fabs(x)));
+  return LogSigmoid(x);
 }
 
 double Slope(Activation kind, double x) {

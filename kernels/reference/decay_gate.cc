@@ -1,7 +1,6 @@
 #include "kernels/decay_gate.h"
 
-#include <cmath>
-
+#include "kernels/reference/gate.h"
 #include "kernels/reference/store.h"
 
 namespace lt2::reference {
@@ -10,9 +9,9 @@ void DecayGateForward(Stream&, const DecayGateForwardArgs& args) {
   const int64_t channels = args.dt_bias.size(), per_head = channels / args.A_log.size();
   for (int64_t i = 0; i < args.a.size(); ++i) {
     const int64_t c = i % channels;
-    const double z = args.a.data<double>()[i] + args.dt_bias.data<double>()[c];
-    const double softplus = z > 20 ? z : std::log1p(std::exp(z));
-    args.g.data<double>()[i] = -std::exp(args.A_log.data<double>()[c / per_head]) * softplus;
+    const double dt = Softplus(args.a.data<double>()[i] + args.dt_bias.data<double>()[c]);
+    Store(DataOrNull(args.dt), i, dt, /*accumulate=*/false);
+    args.g.data<double>()[i] = -std::exp(args.A_log.data<double>()[c / per_head]) * dt;
   }
 }
 
@@ -21,12 +20,13 @@ void DecayGateBackward(Stream&, const DecayGateBackwardArgs& args) {
   for (int64_t i = 0; i < args.a.size(); ++i) {
     const int64_t c = i % channels, h = c / per_head;
     const double z = args.a.data<double>()[i] + args.dt_bias.data<double>()[c];
-    const double rate = -std::exp(args.A_log.data<double>()[h]), dg = args.dg.data<double>()[i];
-    const double slope = z > 20 ? 1 : 1 / (1 + std::exp(-z));
-    const double softplus = z > 20 ? z : std::log1p(std::exp(z));
-    Store(DataOrNull(args.da), i, dg * rate * slope, args.accumulate_da);
-    args.ddt_bias.data<double>()[c] += dg * rate * slope;
-    args.dA_log.data<double>()[h] += dg * rate * softplus;
+    const double ddt = args.ddt.defined() ? args.ddt.data<double>()[i] : 0;
+    const double dg = args.dg.defined() ? args.dg.data<double>()[i] : 0;
+    const double rate = -std::exp(args.A_log.data<double>()[h]);
+    const double e = (ddt + rate * dg) * SoftplusSlope(z);
+    Store(DataOrNull(args.da), i, e, args.accumulate_da);
+    args.ddt_bias.data<double>()[c] += e;
+    args.dA_log.data<double>()[h] += dg * rate * Softplus(z);
   }
 }
 

@@ -2,12 +2,11 @@
 
 #include <cmath>
 
+#include "kernels/reference/gate.h"
 #include "kernels/reference/store.h"
 
 namespace lt2::reference {
 namespace {
-
-double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 // The softmax over layers of column d.
 std::vector<double> Shares(const Tensor& table_LD, int64_t d) {

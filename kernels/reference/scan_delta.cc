@@ -3,13 +3,10 @@
 
 #include <cmath>
 
+#include "kernels/reference/rows.h"
+
 namespace lt2::reference {
 namespace {
-
-double* At(const Tensor& x, int64_t i, int64_t j) {
-  return x.defined() ? x.data<double>() + (i * x.dim(1) + j) * (x.size() / (x.dim(0) * x.dim(1)))
-                     : nullptr;
-}
 
 struct Head {
   int64_t k, v;
@@ -81,37 +78,30 @@ TokenGrad Retreat(const Head& head, const double* q, const double* k, const doub
   return grad;
 }
 
-void Into(const GradInto& grad, int64_t token, int64_t head, const double* values, int64_t n,
-          bool first) {
-  double* to = At(grad.to, token, head);
-  for (int64_t i = 0; i < n && to != nullptr; ++i) {
-    to[i] = (first && !grad.accumulate ? 0.0 : to[i]) + values[i];
-  }
-}
-
 }  // namespace
 
 void ScanDeltaForward(Stream&, const ScanDeltaForwardArgs& a) {
+  ZeroAbsent(a.final_DGKV, a.documents);
   const Head sizes{a.q_NHK.dim(2), a.v_NGV.dim(2), a.scale, a.g_NGK.defined()};
   const int64_t heads = a.v_NGV.dim(1), group = heads / a.q_NHK.dim(1);
   const int32_t* cu = a.documents.cu_seqlens().data<int32_t>();
   std::vector<double> error(sizes.v);
-  if (a.final_DGKV.defined()) a.final_DGKV.Zero();
   for (int64_t d = 0; d < a.documents.count(); ++d) {
     for (int64_t h = 0; h < heads; ++h) {
       std::vector<double> s(sizes.k * sizes.v, 0.0);
-      if (const double* s0 = At(a.initial_DGKV, d, h)) s.assign(s0, s0 + s.size());
+      if (const double* s0 = RowAt(a.initial_DGKV, d, h)) s.assign(s0, s0 + s.size());
       for (int64_t t = cu[d]; t < cu[d + 1]; ++t) {
-        Advance(sizes, At(a.q_NHK, t, h / group), At(a.k_NHK, t, h / group), At(a.v_NGV, t, h),
-                At(Either(a.g_NG, a.g_NGK), t, h), *At(a.beta_NG, t, h), s.data(), error.data(),
-                At(a.o_NGV, t, h));
+        Advance(sizes, RowAt(a.q_NHK, t, h / group), RowAt(a.k_NHK, t, h / group),
+                RowAt(a.v_NGV, t, h), RowAt(Either(a.g_NG, a.g_NGK), t, h), *RowAt(a.beta_NG, t, h),
+                s.data(), error.data(), RowAt(a.o_NGV, t, h));
       }
-      if (double* to = At(a.final_DGKV, d, h)) std::copy(s.begin(), s.end(), to);
+      if (double* to = RowAt(a.final_DGKV, d, h)) std::copy(s.begin(), s.end(), to);
     }
   }
 }
 
 void ScanDeltaBackward(Stream&, const ScanDeltaBackwardArgs& a) {
+  ZeroAbsent(a.dinitial_DGKV, a.documents);
   const Head sizes{a.q_NHK.dim(2), a.v_NGV.dim(2), a.scale, a.g_NGK.defined()};
   const int64_t heads = a.v_NGV.dim(1), group = heads / a.q_NHK.dim(1), size = sizes.k * sizes.v;
   const int32_t* cu = a.documents.cu_seqlens().data<int32_t>();
@@ -120,11 +110,12 @@ void ScanDeltaBackward(Stream&, const ScanDeltaBackwardArgs& a) {
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t tokens = cu[d + 1] - cu[d];
       std::vector<double> s((tokens + 1) * size, 0.0), ds(size, 0.0);  // S before each token
-      if (const double* s0 = At(a.initial_DGKV, d, h)) std::copy(s0, s0 + size, s.begin());
+      if (const double* s0 = RowAt(a.initial_DGKV, d, h)) std::copy(s0, s0 + size, s.begin());
       const auto token = [&](const auto& visit, int64_t i) {
         const int64_t t = cu[d] + i;
-        return visit(t, At(a.q_NHK, t, h / group), At(a.k_NHK, t, h / group), At(a.v_NGV, t, h),
-                     At(Either(a.g_NG, a.g_NGK), t, h), *At(a.beta_NG, t, h));
+        return visit(t, RowAt(a.q_NHK, t, h / group), RowAt(a.k_NHK, t, h / group),
+                     RowAt(a.v_NGV, t, h), RowAt(Either(a.g_NG, a.g_NGK), t, h),
+                     *RowAt(a.beta_NG, t, h));
       };
       for (int64_t i = 0; i < tokens; ++i) {
         token(
@@ -135,23 +126,22 @@ void ScanDeltaBackward(Stream&, const ScanDeltaBackwardArgs& a) {
             },
             i);
       }
-      if (const double* end = At(a.dfinal_DGKV, d, h)) ds.assign(end, end + size);
+      if (const double* end = RowAt(a.dfinal_DGKV, d, h)) ds.assign(end, end + size);
       for (int64_t i = tokens - 1; i >= 0; --i) {
         token(
             [&](int64_t t, auto* q, auto* k, auto* v, auto* g, double beta) {
               const TokenGrad grad =
-                  Retreat(sizes, q, k, v, g, beta, &s[i * size], At(a.do_NGV, t, h), ds);
+                  Retreat(sizes, q, k, v, g, beta, &s[i * size], RowAt(a.do_NGV, t, h), ds);
               const bool first = h % group == 0;
-              Into(a.dq_NHK, t, h / group, grad.dq.data(), sizes.k, first);
-              Into(a.dk_NHK, t, h / group, grad.dk.data(), sizes.k, first);
-              Into(a.dv_NGV, t, h, grad.dv.data(), sizes.v, true);
-              Into(sizes.per_channel ? a.dg_NGK : a.dg_NG, t, h, grad.dg.data(),
-                   static_cast<int64_t>(grad.dg.size()), true);
-              Into(a.dbeta_NG, t, h, &grad.dbeta, 1, true);
+              AddRow(a.dq_NHK, t, h / group, grad.dq, first);
+              AddRow(a.dk_NHK, t, h / group, grad.dk, first);
+              AddRow(a.dv_NGV, t, h, grad.dv);
+              AddRow(sizes.per_channel ? a.dg_NGK : a.dg_NG, t, h, grad.dg);
+              AddRow(a.dbeta_NG, t, h, {&grad.dbeta, 1});
             },
             i);
       }
-      Into(a.dinitial_DGKV, d, h, ds.data(), size, true);
+      AddRow(a.dinitial_DGKV, d, h, ds);
     }
   }
 }
@@ -162,9 +152,9 @@ void ScanDeltaStep(Stream&, const ScanDeltaStepArgs& a) {
   std::vector<double> error(sizes.v);
   for (int64_t b = 0; b < a.v_BGV.dim(0); ++b) {
     for (int64_t h = 0; h < heads; ++h) {
-      Advance(sizes, At(a.q_BHK, b, h / group), At(a.k_BHK, b, h / group), At(a.v_BGV, b, h),
-              At(Either(a.g_BG, a.g_BGK), b, h), *At(a.beta_BG, b, h), At(a.state_BGKV, b, h),
-              error.data(), At(a.o_BGV, b, h));
+      Advance(sizes, RowAt(a.q_BHK, b, h / group), RowAt(a.k_BHK, b, h / group),
+              RowAt(a.v_BGV, b, h), RowAt(Either(a.g_BG, a.g_BGK), b, h), *RowAt(a.beta_BG, b, h),
+              RowAt(a.state_BGKV, b, h), error.data(), RowAt(a.o_BGV, b, h));
     }
   }
 }

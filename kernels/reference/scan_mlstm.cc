@@ -1,17 +1,11 @@
 // Token by token, both ways.
 #include "kernels/scan_mlstm.h"
 
-#include <cmath>
+#include "kernels/reference/gate.h"
+#include "kernels/reference/rows.h"
 
 namespace lt2::reference {
 namespace {
-
-double* At(const Tensor& x, int64_t i, int64_t j) {
-  return x.defined() ? x.data<double>() + (i * x.dim(1) + j) * (x.size() / (x.dim(0) * x.dim(1)))
-                     : nullptr;
-}
-
-double LogSigmoid(double x) { return std::min(x, 0.0) - std::log1p(std::exp(-std::abs(x))); }
 
 // A state [K, V + 1] in the frame of m.
 struct State {
@@ -60,23 +54,16 @@ struct Token {
 
 template <class Args>
 Token TokenOf(const Args& a, int64_t t, int64_t h) {
-  return {a.q_NHK.dim(2),    a.v_NHV.dim(2),    At(a.q_NHK, t, h), At(a.k_NHK, t, h),
-          At(a.v_NHV, t, h), *At(a.i_NH, t, h), *At(a.f_NH, t, h), a.scale};
+  return {a.q_NHK.dim(2),       a.v_NHV.dim(2),       RowAt(a.q_NHK, t, h), RowAt(a.k_NHK, t, h),
+          RowAt(a.v_NHV, t, h), *RowAt(a.i_NH, t, h), *RowAt(a.f_NH, t, h), a.scale};
 }
 
 template <class Args>
 State InitialState(const Args& a, int64_t document, int64_t head) {
   const int64_t size = a.q_NHK.dim(2) * (a.v_NHV.dim(2) + 1);
-  const double* s = At(a.initial_DHKW, document, head);
+  const double* s = RowAt(a.initial_DHKW, document, head);
   if (s == nullptr) return {.s = std::vector<double>(size, 0.0)};
-  return {.s = {s, s + size}, .m = *At(a.initial_max_DH, document, head)};
-}
-
-void Into(const GradInto& grad, int64_t i, int64_t head, const double* values, int64_t n) {
-  double* to = At(grad.to, i, head);
-  for (int64_t j = 0; j < n && to != nullptr; ++j) {
-    to[j] = (grad.accumulate ? to[j] : 0.0) + values[j];
-  }
+  return {.s = {s, s + size}, .m = *RowAt(a.initial_max_DH, document, head)};
 }
 
 // dS after o_t becomes dS before the token; `before` is the state then. d_o may be null.
@@ -89,7 +76,7 @@ void Retreat(const ScanMlstmBackwardArgs& a, int64_t t, int64_t h, const State& 
   const std::vector<double> y = token.Read(after);
   const double floor = std::exp(-after.m), z = std::max(std::abs(y[V]), floor);
   std::vector<double> dy(W, 0.0), dq(K, 0.0), dk(K, 0.0), dv(V, 0.0);
-  if (const double* d_o = At(a.do_NHV, t, h)) {
+  if (const double* d_o = RowAt(a.do_NHV, t, h)) {
     for (int64_t j = 0; j < V; ++j) {
       dy[j] = d_o[j] / z;
       if (std::abs(y[V]) > floor) dy[V] -= d_o[j] * y[j] / (z * y[V]);
@@ -109,31 +96,31 @@ void Retreat(const ScanMlstmBackwardArgs& a, int64_t t, int64_t h, const State& 
       g *= keep;
     }
   }
-  const double df = dlog_forget / (1 + std::exp(token.f));
-  Into(a.dq_NHK, t, h, dq.data(), K);
-  Into(a.dk_NHK, t, h, dk.data(), K);
-  Into(a.dv_NHV, t, h, dv.data(), V);
-  Into(a.di_NH, t, h, &di, 1);
-  Into(a.df_NH, t, h, &df, 1);
+  const double df = dlog_forget * Sigmoid(-token.f);
+  AddRow(a.dq_NHK, t, h, dq);
+  AddRow(a.dk_NHK, t, h, dk);
+  AddRow(a.dv_NHV, t, h, dv);
+  AddRow(a.di_NH, t, h, {&di, 1});
+  AddRow(a.df_NH, t, h, {&df, 1});
 }
 
 }  // namespace
 
 void ScanMlstmForward(Stream&, const ScanMlstmForwardArgs& a) {
   const int32_t* cu = a.documents.cu_seqlens().data<int32_t>();
-  if (a.final_DHKW.defined()) a.final_DHKW.Zero();
-  if (a.final_max_DH.defined()) a.final_max_DH.Zero();
+  ZeroAbsent(a.final_DHKW, a.documents);
+  ZeroAbsent(a.final_max_DH, a.documents);
   for (int64_t d = 0; d < a.documents.count(); ++d) {
     for (int64_t h = 0; h < a.q_NHK.dim(1); ++h) {
       State state = InitialState(a, d, h);
       for (int64_t t = cu[d]; t < cu[d + 1]; ++t) {
         const Token token = TokenOf(a, t, h);
         token.Advance(state);
-        token.Output(state, At(a.o_NHV, t, h));
+        token.Output(state, RowAt(a.o_NHV, t, h));
       }
-      if (double* to = At(a.final_DHKW, d, h)) {
+      if (double* to = RowAt(a.final_DHKW, d, h)) {
         std::copy(state.s.begin(), state.s.end(), to);
-        *At(a.final_max_DH, d, h) = state.m;
+        *RowAt(a.final_max_DH, d, h) = state.m;
       }
     }
   }
@@ -142,7 +129,7 @@ void ScanMlstmForward(Stream&, const ScanMlstmForwardArgs& a) {
 void ScanMlstmBackward(Stream&, const ScanMlstmBackwardArgs& a) {
   const int32_t* cu = a.documents.cu_seqlens().data<int32_t>();
   const int64_t size = a.q_NHK.dim(2) * (a.v_NHV.dim(2) + 1);
-  if (a.dinitial_DHKW.to.defined() && !a.dinitial_DHKW.accumulate) a.dinitial_DHKW.to.Zero();
+  ZeroAbsent(a.dinitial_DHKW, a.documents);
   for (int64_t d = 0; d < a.documents.count(); ++d) {
     for (int64_t h = 0; h < a.q_NHK.dim(1); ++h) {
       std::vector<State> before = {InitialState(a, d, h)};
@@ -152,9 +139,9 @@ void ScanMlstmBackward(Stream&, const ScanMlstmBackwardArgs& a) {
         before.push_back(next);
       }
       std::vector<double> ds(size, 0.0);
-      if (const double* end = At(a.dfinal_DHKW, d, h)) ds.assign(end, end + size);
+      if (const double* end = RowAt(a.dfinal_DHKW, d, h)) ds.assign(end, end + size);
       for (int64_t t = cu[d + 1] - 1; t >= cu[d]; --t) Retreat(a, t, h, before[t - cu[d]], ds);
-      Into(a.dinitial_DHKW, d, h, ds.data(), size);
+      AddRow(a.dinitial_DHKW, d, h, ds);
     }
   }
 }
@@ -164,12 +151,12 @@ void ScanMlstmStep(Stream&, const ScanMlstmStepArgs& a) {
   for (int64_t b = 0; b < a.q_BHK.dim(0); ++b) {
     for (int64_t h = 0; h < a.q_BHK.dim(1); ++h) {
       const Token token = {
-          a.q_BHK.dim(2),    a.v_BHV.dim(2),    At(a.q_BHK, b, h), At(a.k_BHK, b, h),
-          At(a.v_BHV, b, h), *At(a.i_BH, b, h), *At(a.f_BH, b, h), a.scale};
-      double *s = At(a.state_BHKW, b, h), *m = At(a.max_BH, b, h);
+          a.q_BHK.dim(2),       a.v_BHV.dim(2),       RowAt(a.q_BHK, b, h), RowAt(a.k_BHK, b, h),
+          RowAt(a.v_BHV, b, h), *RowAt(a.i_BH, b, h), *RowAt(a.f_BH, b, h), a.scale};
+      double *s = RowAt(a.state_BHKW, b, h), *m = RowAt(a.max_BH, b, h);
       State state{.s = {s, s + size}, .m = *m};
       token.Advance(state);
-      token.Output(state, At(a.o_BHV, b, h));
+      token.Output(state, RowAt(a.o_BHV, b, h));
       std::copy(state.s.begin(), state.s.end(), s);
       *m = state.m;
     }

@@ -1,6 +1,6 @@
 #include "kernels/short_conv.h"
 
-#include <cmath>
+#include "kernels/reference/gate.h"
 
 namespace lt2::reference {
 namespace {
@@ -28,8 +28,6 @@ double PreActivation(const History& history, const Tensor& w, const Tensor& bias
   }
   return u;
 }
-
-double Sigmoid(double u) { return 1 / (1 + std::exp(-u)); }
 
 }  // namespace
 

@@ -1,8 +1,8 @@
 // Single steps of the additive scans (what every scan owes is in scan_property_test.cc).
+#include "kernels/scan_additive.h"
+
 #include <gtest/gtest.h>
 
-#include "kernels/scan_channel.h"
-#include "kernels/scan_scalar.h"
 #include "tests/kernels/scan_problem.h"
 
 namespace lt2 {
@@ -55,24 +55,15 @@ TEST_P(AdditiveScan, StepsAreTheScan) {
       const auto at = [&](const Tensor& x) {
         return x.defined() ? TimeRows(x, length, t) : Tensor();
       };
-      if (op == "gla") {
-        ScanChannelStep(stream, {.q_BHK = at(q),
-                                 .k_BHK = at(k),
-                                 .v_BGV = at(v),
-                                 .g_BGK = at(g),
-                                 .state_BGKV = state,
-                                 .scale = 0.2,
-                                 .o_BGV = o});
-      } else {
-        ScanScalarStep(stream, {.q_BHK = at(q),
+      ScanAdditiveStep(stream, {.q_BHK = at(q),
                                 .k_BHK = at(k),
                                 .v_BGV = at(v),
-                                .g_BG = at(g),
+                                .g_BG = op == "gla" ? Tensor() : at(g),
+                                .g_BGK = op == "gla" ? at(g) : Tensor(),
                                 .log_gamma_G = log_gamma,
                                 .state_BGKV = state,
                                 .scale = 0.2,
                                 .o_BGV = o});
-      }
       const std::vector<double>& all = want.outputs.at("o").values;
       const int64_t row = n.heads * n.v;
       HostArray row_want{.shape = {2 * row}};

@@ -113,20 +113,27 @@ TEST_P(ScanDeltaTest, StepsAreTheScan) {
   }
 }
 
+class ScanDeltaCapacity : public testing::TestWithParam<std::tuple<const char*, Backend, DType>> {};
+
 // Room for more documents than there are, and the scan inside Recompute.
-TEST_P(ScanDeltaTest, SparesCapacityAndSurvivesRecompute) {
+TEST_P(ScanDeltaCapacity, SparesCapacityAndSurvivesRecompute) {
+  const auto [op, backend, dtype] = GetParam();
   const ScanSizes n{.tokens = 100,
                     .key_heads = 1,
                     .heads = 2,
                     .k = 8,
                     .v = 24,
                     .cu_seqlens = {0, 30, 100, 100, 100}};
-  const OnDevice on{.dtype = DType::kF32, .data = ScanProblem(GetParam(), 19, n, 1)};
+  const OnDevice on{.device = {backend}, .dtype = dtype, .data = ScanProblem(op, 19, n, 1)};
   Documents documents(100, 4, on.device);
   documents.Fill(std::vector<int32_t>{0, 30, 100});
   Stream stream{on.device};
 
   const auto run = [&](bool recompute) {
+    {  // what is never written shows
+      const Tensor stale = Tensor::Empty({1 << 20}, DType::kF64, on.device);
+      std::ranges::fill(stale.span<double>(), std::numeric_limits<double>::quiet_NaN());
+    }
     Tape tape(stream);
     const ScanDeltaInputs in = on.Inputs(tape);
     const bool channels = in.g_NGK.value.defined();
@@ -169,6 +176,11 @@ TEST_P(ScanDeltaTest, SparesCapacityAndSurvivesRecompute) {
 
 INSTANTIATE_TEST_SUITE_P(Decays, ScanDeltaTest, testing::Values("gated_delta_rule", "kda"),
                          [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Backends, ScanDeltaCapacity,
+                         testing::Values(std::tuple("gated_delta_rule", Backend::kCpu, DType::kF32),
+                                         std::tuple("kda", Backend::kCpu, DType::kF32),
+                                         std::tuple("gated_delta_rule", Backend::kReference,
+                                                    DType::kF64)));
 
 }  // namespace
 }  // namespace lt2

@@ -9,36 +9,21 @@ Var RecurrentRun::Finish(const ScanOutputs& out, int entry) const {
   return out.o_NGV;
 }
 
-Var RecurrentRun::Scan(Tape& tape, const ScanScalarInputs& in, double scale, int entry) const {
+Var RecurrentRun::Scan(Tape& tape, const ScanAdditiveInputs& in, double scale, int entry) const {
   if (documents_ != nullptr) {
-    return Finish(ScanScalar(tape, in, scale, *documents_, state_ != nullptr), entry);
+    return Finish(ScanAdditive(tape, in, scale, *documents_, state_ != nullptr), entry);
   }
   const Tensor& v = in.v_NGV.value;
   const Tensor o = Tensor::Empty(v.shape(), v.dtype(), v.device());
-  ScanScalarStep(tape.stream(), {.q_BHK = in.q_NHK.value,
-                                 .k_BHK = in.k_NHK.value,
-                                 .v_BGV = v,
-                                 .g_BG = in.g_NG.value,
-                                 .log_gamma_G = in.log_gamma_G,
-                                 .state_BGKV = (*state_)[entry],
-                                 .scale = scale,
-                                 .o_BGV = o});
-  return tape.Input(o);
-}
-
-Var RecurrentRun::Scan(Tape& tape, const ScanChannelInputs& in, double scale, int entry) const {
-  if (documents_ != nullptr) {
-    return Finish(ScanChannel(tape, in, scale, *documents_, state_ != nullptr), entry);
-  }
-  const Tensor& v = in.v_NGV.value;
-  const Tensor o = Tensor::Empty(v.shape(), v.dtype(), v.device());
-  ScanChannelStep(tape.stream(), {.q_BHK = in.q_NHK.value,
-                                  .k_BHK = in.k_NHK.value,
-                                  .v_BGV = v,
-                                  .g_BGK = in.g_NGK.value,
-                                  .state_BGKV = (*state_)[entry],
-                                  .scale = scale,
-                                  .o_BGV = o});
+  ScanAdditiveStep(tape.stream(), {.q_BHK = in.q_NHK.value,
+                                   .k_BHK = in.k_NHK.value,
+                                   .v_BGV = v,
+                                   .g_BG = in.g_NG.value,
+                                   .g_BGK = in.g_NGK.value,
+                                   .log_gamma_G = in.log_gamma_G,
+                                   .state_BGKV = (*state_)[entry],
+                                   .scale = scale,
+                                   .o_BGV = o});
   return tape.Input(o);
 }
 

@@ -2,14 +2,16 @@
 // step, as the RecurrentRun it is given says.
 #pragma once
 
-#include "kernels/scan_channel.h"
+#include "kernels/scan_additive.h"
 #include "kernels/scan_delta.h"
 #include "kernels/scan_mlstm.h"
-#include "kernels/scan_scalar.h"
 #include "kernels/ssd.h"
 #include "model/mixer.h"
 
 namespace lt2 {
+
+using ScanScalarInputs = ScanAdditiveInputs;
+using ScanChannelInputs = ScanAdditiveInputs;
 
 // The sequence operators of one run. `entry` is the place of what they remember in the mixer's
 // StateSpec.
@@ -25,8 +27,7 @@ class RecurrentRun {
   // I32 [N]: where each token stands in its document.
   const Tensor& positions() const { return positions_; }
   // Each from the empty state, or one token on from the remembered one.
-  Var Scan(Tape& tape, const ScanScalarInputs& in, double scale, int entry) const;
-  Var Scan(Tape& tape, const ScanChannelInputs& in, double scale, int entry) const;
+  Var Scan(Tape& tape, const ScanAdditiveInputs& in, double scale, int entry) const;
   Var Scan(Tape& tape, const ScanDeltaInputs& in, double scale, int entry) const;
   // Remembers its state and, in the next entry, its largest log-weight.
   Var Scan(Tape& tape, const ScanMlstmInputs& in, double scale, int entry) const;

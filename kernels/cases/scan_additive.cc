@@ -1,27 +1,32 @@
-#include "kernels/scan_scalar.h"
+#include "kernels/scan_additive.h"
 
-#include "kernels/cases/additive.h"
+#include "kernels/cases/scan.h"
 
 namespace lt2 {
 namespace {
 
 std::map<std::string, Var> Run(CaseContext& c) {
-  ScanScalarInputs in{
-      .q_NHK = c.FlatIn("q"), .k_NHK = c.FlatIn("k"), .v_NGV = c.FlatIn("v"), .g_NG = {}};
-  if (c.Has("g")) in.g_NG = c.FlatIn("g");
+  ScanAdditiveInputs in{.q_NHK = c.FlatIn("q"), .k_NHK = c.FlatIn("k"), .v_NGV = c.FlatIn("v")};
+  if (c.Has("g")) {
+    const Var g = c.FlatIn("g");
+    (g.shape().rank() == 3 ? in.g_NGK : in.g_NG) = g;
+  }
   if (c.Has("log_gamma")) in.log_gamma_G = c.Value("log_gamma");
   if (c.Has("initial_state")) in.initial_state_DGKV = c.In("initial_state");
-  const ScanOutputs out = ScanScalar(c.tape(), in, c.Number("scale"), c.documents("q"),
-                                     /*want_final_state=*/true);
+  const ScanOutputs out = ScanAdditive(c.tape(), in, c.Number("scale"), c.documents("q"),
+                                       /*want_final_state=*/true);
   return {{"o", out.o_NGV}, {"final_state", out.final_state_DGKV}};
 }
 
-CaseData Instance(const std::string& op, uint64_t seed, const AdditiveCaseSizes& n) {
-  CaseData data = AdditiveCase(op, seed, n);
+CaseData Instance(const std::string& op, uint64_t seed, const ScanCaseSizes& n) {
+  CaseData data = ScanCase(op, seed, n);
+  if (op == "retention") data.inputs["log_gamma"] = LogDecays(seed, {n.heads}, n.decay);
   if (op == "simple_gla") {
     data.inputs["g"] = LogDecays(seed, {n.batch, n.length, n.heads}, n.decay);
   }
-  if (op == "retention") data.inputs["log_gamma"] = LogDecays(seed, {n.heads}, n.decay);
+  if (op == "gla") {
+    data.inputs["g"] = LogDecays(seed, {n.batch, n.length, n.heads, n.k}, n.decay);
+  }
   return data;
 }
 
@@ -30,11 +35,7 @@ OpCase Case(const char* op) {
           .run = Run,
           .instances =
               [op](uint64_t seed) {
-                std::vector<CaseData> cases;
-                for (const AdditiveCaseSizes& n : AdditiveSizesForTests()) {
-                  cases.push_back(Instance(op, seed, n));
-                }
-                return cases;
+                return ScanInstances([&](const ScanCaseSizes& n) { return Instance(op, seed, n); });
               },
           .bench =
               [op] {
@@ -47,5 +48,6 @@ OpCase Case(const char* op) {
 OpCase LinearAttentionCase() { return Case("linear_attention"); }
 OpCase RetentionCase() { return Case("retention"); }
 OpCase SimpleGlaCase() { return Case("simple_gla"); }
+OpCase GlaCase() { return Case("gla"); }
 
 }  // namespace lt2

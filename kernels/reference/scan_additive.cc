@@ -1,31 +1,36 @@
-// S_t = diag(exp g_t) S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t, token by token and both ways: the
-// chunk algebra of the other backends has no part in this.
-#pragma once
+// Token by token, both ways: the chunk algebra of the other backends has no part in this.
+#include "kernels/scan_additive.h"
 
-#include <vector>
+#include <cmath>
+#include <numeric>
 
-#include "core/tensor.h"
-#include "kernels/scan.h"
+#include "kernels/reference/rows.h"
 
 namespace lt2::reference {
+namespace {
 
-// Row (i, j) of x [I, J, …]; null where x is undefined.
-inline double* RowAt(const Tensor& x, int64_t i, int64_t j) {
-  if (!x.defined()) return nullptr;
-  return x.data<double>() + (i * x.dim(1) + j) * (x.size() / (x.dim(0) * x.dim(1)));
-}
-
-inline void AddRow(const GradInto& grad, int64_t i, int64_t j, const std::vector<double>& values,
-                   bool first) {
-  double* to = RowAt(grad.to, i, j);
-  for (size_t n = 0; n < values.size() && to != nullptr; ++n) {
-    to[n] = (first && !grad.accumulate ? 0.0 : to[n]) + values[n];
+// exp(g) of a token's K channels; a log-decay per head is that of all its channels.
+std::vector<double> Decay(const Tensor& g, const Tensor& g_channels, const Tensor& log_gamma,
+                          int64_t token, int64_t head, int64_t k_width) {
+  std::vector<double> decay(k_width, 0.0);
+  if (g.defined()) decay.assign(k_width, *RowAt(g, token, head));
+  if (log_gamma.defined()) decay.assign(k_width, log_gamma.data<double>()[head]);
+  if (g_channels.defined()) {
+    const double* from = RowAt(g_channels, token, head);
+    decay.assign(from, from + k_width);
   }
+  for (double& x : decay) x = std::exp(x);
+  return decay;
 }
 
-// decay: exp(g) of the K channels.
-inline void AdditiveAdvance(const std::vector<double>& decay, const double* k, const double* v,
-                            int64_t v_width, double* s) {
+template <class Args>
+std::vector<double> DecayOf(const Args& a, int64_t token, int64_t head) {
+  return Decay(a.g_NG, a.g_NGK, a.log_gamma_G, token, head, a.q_NHK.dim(2));
+}
+
+// S <- diag(decay) S + k v^T.
+void Advance(const std::vector<double>& decay, const double* k, const double* v, int64_t v_width,
+             double* s) {
   for (size_t d = 0; d < decay.size(); ++d) {
     for (int64_t j = 0; j < v_width; ++j) {
       s[d * v_width + j] = decay[d] * s[d * v_width + j] + k[d] * v[j];
@@ -33,41 +38,40 @@ inline void AdditiveAdvance(const std::vector<double>& decay, const double* k, c
   }
 }
 
-inline void AdditiveRead(const double* q, int64_t k_width, int64_t v_width, double scale,
-                         const double* s, double* o) {
+// o = scale S^T q.
+void Read(const double* q, int64_t k_width, int64_t v_width, double scale, const double* s,
+          double* o) {
   for (int64_t j = 0; j < v_width; ++j) {
     o[j] = 0;
     for (int64_t d = 0; d < k_width; ++d) o[j] += scale * q[d] * s[d * v_width + j];
   }
 }
 
-// decay_of(token, head) -> the K factors.
-template <class Args, class DecayOf>
-void AdditiveForward(const Args& a, const DecayOf& decay_of) {
+}  // namespace
+
+void ScanAdditiveForward(Stream&, const ScanAdditiveForwardArgs& a) {
   const int64_t K = a.q_NHK.dim(2), V = a.v_NGV.dim(2);
   const int64_t heads = a.v_NGV.dim(1), group = heads / a.q_NHK.dim(1);
-  const int32_t* cu = a.documents.cu_seqlens().template data<int32_t>();
-  if (a.final_DGKV.defined()) a.final_DGKV.Zero();
+  const int32_t* cu = a.documents.cu_seqlens().data<int32_t>();
+  ZeroAbsent(a.final_DGKV, a.documents);
   for (int64_t i = 0; i < a.documents.count(); ++i) {
     for (int64_t h = 0; h < heads; ++h) {
       std::vector<double> s(K * V, 0.0);
       if (const double* s0 = RowAt(a.initial_DGKV, i, h)) s.assign(s0, s0 + K * V);
       for (int64_t t = cu[i]; t < cu[i + 1]; ++t) {
-        AdditiveAdvance(decay_of(t, h), RowAt(a.k_NHK, t, h / group), RowAt(a.v_NGV, t, h), V,
-                        s.data());
-        AdditiveRead(RowAt(a.q_NHK, t, h / group), K, V, a.scale, s.data(), RowAt(a.o_NGV, t, h));
+        Advance(DecayOf(a, t, h), RowAt(a.k_NHK, t, h / group), RowAt(a.v_NGV, t, h), V, s.data());
+        Read(RowAt(a.q_NHK, t, h / group), K, V, a.scale, s.data(), RowAt(a.o_NGV, t, h));
       }
       if (double* to = RowAt(a.final_DGKV, i, h)) std::copy(s.begin(), s.end(), to);
     }
   }
 }
 
-// take_dg(token, head, dg) is given the gradient of the K channels' log-decays.
-template <class Args, class DecayOf, class TakeDecayGradient>
-void AdditiveBackward(const Args& a, const DecayOf& decay_of, const TakeDecayGradient& take_dg) {
+void ScanAdditiveBackward(Stream&, const ScanAdditiveBackwardArgs& a) {
+  ZeroAbsent(a.dinitial_DGKV, a.documents);
   const int64_t K = a.q_NHK.dim(2), V = a.v_NGV.dim(2), size = K * V;
   const int64_t heads = a.v_NGV.dim(1), group = heads / a.q_NHK.dim(1);
-  const int32_t* cu = a.documents.cu_seqlens().template data<int32_t>();
+  const int32_t* cu = a.documents.cu_seqlens().data<int32_t>();
   for (int64_t i = 0; i < a.documents.count(); ++i) {
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t tokens = cu[i + 1] - cu[i];
@@ -76,8 +80,8 @@ void AdditiveBackward(const Args& a, const DecayOf& decay_of, const TakeDecayGra
       for (int64_t n = 0; n < tokens; ++n) {
         double* next = &s[(n + 1) * size];
         std::copy(next - size, next, next);
-        AdditiveAdvance(decay_of(cu[i] + n, h), RowAt(a.k_NHK, cu[i] + n, h / group),
-                        RowAt(a.v_NGV, cu[i] + n, h), V, next);
+        Advance(DecayOf(a, cu[i] + n, h), RowAt(a.k_NHK, cu[i] + n, h / group),
+                RowAt(a.v_NGV, cu[i] + n, h), V, next);
       }
       std::vector<double> ds(size, 0.0);
       if (const double* end = RowAt(a.dfinal_DGKV, i, h)) ds.assign(end, end + size);
@@ -86,7 +90,7 @@ void AdditiveBackward(const Args& a, const DecayOf& decay_of, const TakeDecayGra
         const double *q = RowAt(a.q_NHK, t, h / group), *k = RowAt(a.k_NHK, t, h / group);
         const double *v = RowAt(a.v_NGV, t, h), *d_o = RowAt(a.do_NGV, t, h);
         const double *before = &s[n * size], *after = before + size;
-        const std::vector<double> decay = decay_of(t, h);
+        const std::vector<double> decay = DecayOf(a, t, h);
         std::vector<double> dq(K, 0.0), dk(K, 0.0), dv(V, 0.0), dg(K, 0.0);
         for (int64_t d = 0; d < K; ++d) {
           for (int64_t j = 0; j < V; ++j) {
@@ -103,26 +107,25 @@ void AdditiveBackward(const Args& a, const DecayOf& decay_of, const TakeDecayGra
         }
         AddRow(a.dq_NHK, t, h / group, dq, h % group == 0);
         AddRow(a.dk_NHK, t, h / group, dk, h % group == 0);
-        AddRow(a.dv_NGV, t, h, dv, true);
-        take_dg(t, h, dg);
+        AddRow(a.dv_NGV, t, h, dv);
+        AddRow(a.dg_NGK, t, h, dg);
+        const double dg_sum = std::accumulate(dg.begin(), dg.end(), 0.0);
+        AddRow(a.dg_NG, t, h, {&dg_sum, 1});
       }
-      AddRow(a.dinitial_DGKV, i, h, ds, true);
+      AddRow(a.dinitial_DGKV, i, h, ds);
     }
-  }
-  if (a.dinitial_DGKV.to.defined() && !a.dinitial_DGKV.accumulate) {
-    a.dinitial_DGKV.to.Rows(a.documents.count(), a.documents.capacity()).Zero();
   }
 }
 
-template <class Args, class DecayOf>
-void AdditiveStep(const Args& a, const DecayOf& decay_of) {
+void ScanAdditiveStep(Stream&, const ScanAdditiveStepArgs& a) {
   const int64_t K = a.q_BHK.dim(2), V = a.v_BGV.dim(2);
   const int64_t heads = a.v_BGV.dim(1), group = heads / a.q_BHK.dim(1);
   for (int64_t b = 0; b < a.v_BGV.dim(0); ++b) {
     for (int64_t h = 0; h < heads; ++h) {
       double* s = RowAt(a.state_BGKV, b, h);
-      AdditiveAdvance(decay_of(b, h), RowAt(a.k_BHK, b, h / group), RowAt(a.v_BGV, b, h), V, s);
-      AdditiveRead(RowAt(a.q_BHK, b, h / group), K, V, a.scale, s, RowAt(a.o_BGV, b, h));
+      Advance(Decay(a.g_BG, a.g_BGK, a.log_gamma_G, b, h, K), RowAt(a.k_BHK, b, h / group),
+              RowAt(a.v_BGV, b, h), V, s);
+      Read(RowAt(a.q_BHK, b, h / group), K, V, a.scale, s, RowAt(a.o_BGV, b, h));
     }
   }
 }

@@ -1,4 +1,4 @@
-// Inputs of the additive scans' cases.
+// Inputs of the cases of scans over a state [K, V].
 #pragma once
 
 #include <cmath>
@@ -10,9 +10,9 @@
 
 namespace lt2 {
 
-enum class CaseDecay { kOrdinary, kSlow, kMixed };  // kMixed: hardly any, or -30, one by one
+enum class CaseDecay { kOrdinary, kSlow, kMixed, kZero };  // kMixed: hardly any, or -30, one by one
 
-struct AdditiveCaseSizes {
+struct ScanCaseSizes {
   int64_t batch, length, key_heads, heads, k, v;
   std::vector<int64_t> cu_seqlens = {};  // documents, where they are not the rows
   CaseDecay decay = CaseDecay::kOrdinary;
@@ -20,6 +20,9 @@ struct AdditiveCaseSizes {
 };
 
 inline HostArray LogDecays(uint64_t seed, const Shape& shape, CaseDecay decay) {
+  if (decay == CaseDecay::kZero) {
+    return {.shape = shape, .values = std::vector<double>(shape.size())};
+  }
   if (decay == CaseDecay::kSlow) return RandomUniform(seed, "g", shape, -0.002, 0);
   HostArray g = RandomNormal(seed, "g", shape, 2);
   for (double& x : g.values) {
@@ -31,8 +34,8 @@ inline HostArray LogDecays(uint64_t seed, const Shape& shape, CaseDecay decay) {
   return g;
 }
 
-// All but the decay.
-inline CaseData AdditiveCase(const std::string& op, uint64_t seed, const AdditiveCaseSizes& n) {
+// All but the gates.
+inline CaseData ScanCase(const std::string& op, uint64_t seed, const ScanCaseSizes& n) {
   CaseData data{.op = op, .attributes = {{"scale", 1 / std::sqrt(static_cast<double>(n.k))}}};
   data.name = absl::StrCat(n.batch, "x", n.length, " heads ", n.key_heads, ":", n.heads, " K ", n.k,
                            " V ", n.v, " documents ", n.cu_seqlens.size(), " decay ",
@@ -50,12 +53,19 @@ inline CaseData AdditiveCase(const std::string& op, uint64_t seed, const Additiv
   return data;
 }
 
-inline std::vector<AdditiveCaseSizes> AdditiveSizesForTests() {
+inline std::vector<ScanCaseSizes> ScanSizesForTests() {
   return {{1, 1, 1, 1, 1, 1},
           {2, 64, 2, 2, 16, 16, {}, CaseDecay::kOrdinary, true},
           {1, 140, 1, 3, 12, 20, {0, 1, 65, 66, 140}, CaseDecay::kSlow, true},
           {3, 77, 1, 2, 33, 7, {}, CaseDecay::kMixed},
           {1, 75, 1, 1, 96, 112, {0, 66, 75}, CaseDecay::kMixed, true}};
+}
+
+template <class Instance>
+std::vector<CaseData> ScanInstances(const Instance& instance) {
+  std::vector<CaseData> cases;
+  for (const ScanCaseSizes& n : ScanSizesForTests()) cases.push_back(instance(n));
+  return cases;
 }
 
 }  // namespace lt2
