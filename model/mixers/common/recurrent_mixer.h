@@ -10,9 +10,6 @@
 
 namespace lt2 {
 
-using ScanScalarInputs = ScanAdditiveInputs;
-using ScanChannelInputs = ScanAdditiveInputs;
-
 // The sequence operators of one run. `entry` is the place of what they remember in the mixer's
 // StateSpec.
 class RecurrentRun {

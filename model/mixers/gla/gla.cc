@@ -34,10 +34,10 @@ Var GatedLinearAttention::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& r
       AddBias(tape, Linear(tape, Linear(tape, x_ND, gate_down_), gate_up_), gate_bias_);
   const Var g = Reshape(LogSigmoid(tape, logits, 1 / gate_divisor_), heads.k.shape());
   const Var o = run.Scan(tape,
-                         ScanChannelInputs{.q_NHK = heads.q,
-                                           .k_NHK = ForEachQuery(tape, heads.k),
-                                           .v_NGV = ForEachQuery(tape, heads.v),
-                                           .g_NGK = ForEachQuery(tape, g)},
+                         ScanAdditiveInputs{.q_NHK = heads.q,
+                                            .k_NHK = ForEachQuery(tape, heads.k),
+                                            .v_NGV = ForEachQuery(tape, heads.v),
+                                            .g_NGK = ForEachQuery(tape, g)},
                          scale(), /*entry=*/0);
   return SwishGated(tape, o, x_ND, g_proj_);
 }

@@ -73,12 +73,13 @@ Var Hgrn2::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
   };
   const HgrnGates gates =
       HgrnGate(tape, projected(f_, kForgetTail), Bound(tape, x_ND.value.dtype()));
-  const Var o = run.Scan(tape,
-                         ScanChannelInputs{.q_NHK = by_heads(Silu(tape, projected(q_, kQueryTail))),
-                                           .k_NHK = by_heads(gates.k_ND),
-                                           .v_NGV = by_heads(projected(i_, kInputTail)),
-                                           .g_NGK = by_heads(gates.g_ND)},
-                         1 / std::sqrt(static_cast<double>(head_dim)), kScanState);
+  const Var o =
+      run.Scan(tape,
+               ScanAdditiveInputs{.q_NHK = by_heads(Silu(tape, projected(q_, kQueryTail))),
+                                  .k_NHK = by_heads(gates.k_ND),
+                                  .v_NGV = by_heads(projected(i_, kInputTail)),
+                                  .g_NGK = by_heads(gates.g_ND)},
+               1 / std::sqrt(static_cast<double>(head_dim)), kScanState);
   return Linear(tape,
                 RmsNorm(tape, Reshape(o, {tokens, options_.width}), o_norm_, options_.norm_eps),
                 o_proj_);

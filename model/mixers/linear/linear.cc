@@ -56,10 +56,10 @@ Var LinearAttention::Features(Tape& tape, const Var& x_NHK, const Hadamard& map)
 Var LinearAttention::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
   const Heads heads = Project(tape, x_ND, run);
   Var o = run.Scan(tape,
-                   ScanScalarInputs{.q_NHK = Features(tape, heads.q, q_map_),
-                                    .k_NHK = ForEachQuery(tape, Features(tape, heads.k, k_map_)),
-                                    .v_NGV = ForEachQuery(tape, heads.v),
-                                    .g_NG = {}},
+                   ScanAdditiveInputs{.q_NHK = Features(tape, heads.q, q_map_),
+                                      .k_NHK = ForEachQuery(tape, Features(tape, heads.k, k_map_)),
+                                      .v_NGV = ForEachQuery(tape, heads.v),
+                                      .g_NG = {}},
                    scale(), /*entry=*/0);
   if (o_norm_ != nullptr) o = RmsNorm(tape, o, *o_norm_, options_.norm_eps);
   return Linear(tape, Reshape(o, {x_ND.value.dim(0), values()}), o_proj_);

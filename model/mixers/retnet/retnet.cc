@@ -43,11 +43,11 @@ Var RetNet::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
   const Tensor& log_gamma = log_gamma_.On(x_ND.value.device(), x_ND.value.dtype());
   const Var o = run.Scan(
       tape,
-      ScanScalarInputs{.q_NHK = Rope(tape, heads.q, run.positions(), rope_),
-                       .k_NHK = ForEachQuery(tape, Rope(tape, heads.k, run.positions(), rope_)),
-                       .v_NGV = ForEachQuery(tape, heads.v),
-                       .g_NG = {},
-                       .log_gamma_G = log_gamma},
+      ScanAdditiveInputs{.q_NHK = Rope(tape, heads.q, run.positions(), rope_),
+                         .k_NHK = ForEachQuery(tape, Rope(tape, heads.k, run.positions(), rope_)),
+                         .v_NGV = ForEachQuery(tape, heads.v),
+                         .g_NG = {},
+                         .log_gamma_G = log_gamma},
       scale(), /*entry=*/0);
   return SwishGated(tape, o, x_ND, g_proj_);
 }
