@@ -43,8 +43,8 @@ class TrainStep {
   // Forward and backward of micro_batch windows. On kMeta the batch is not read.
   void MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics = nullptr);
   // Reduces, updates, and adds to input what the micro-batches counted. The report's sums are
-  // {nll over counted tokens of all ranks, the mixers' own losses of all ranks, with an exit gate its
-  // entropy and p_1 … p_T, input's own …}.
+  // {nll over counted tokens of all ranks, the mixers' own losses of all ranks, with an exit gate
+  // its entropy and p_1 … p_T, input's own …}.
   StepReport Finish(StepInput input);
 
   // Sum of losses over counted tokens, and their number, of the model as it decodes.
