@@ -19,16 +19,17 @@ struct ScanCaseSizes {
   bool initial_state = false;
 };
 
-inline HostArray LogDecays(uint64_t seed, const Shape& shape, CaseDecay decay) {
+// Ordinary ones are log σ of normal numbers this spread.
+inline HostArray LogDecays(uint64_t seed, const Shape& shape, CaseDecay decay, double spread) {
   if (decay == CaseDecay::kZero) {
     return {.shape = shape, .values = std::vector<double>(shape.size())};
   }
   if (decay == CaseDecay::kSlow) return RandomUniform(seed, "g", shape, -0.002, 0);
-  HostArray g = RandomNormal(seed, "g", shape, 2);
+  HostArray g = RandomNormal(seed, "g", shape, spread);
   for (double& x : g.values) {
     const double ordinary = -std::log1p(std::exp(-x));
     x = static_cast<float>(decay == CaseDecay::kOrdinary ? ordinary
-                           : x > 1                       ? -30.0
+                           : x > spread / 2              ? -30.0
                                                          : 0.01 * ordinary);
   }
   return g;

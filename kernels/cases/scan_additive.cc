@@ -20,12 +20,12 @@ std::map<std::string, Var> Run(CaseContext& c) {
 
 CaseData Instance(const std::string& op, uint64_t seed, const ScanCaseSizes& n) {
   CaseData data = ScanCase(op, seed, n);
-  if (op == "retention") data.inputs["log_gamma"] = LogDecays(seed, {n.heads}, n.decay);
+  if (op == "retention") data.inputs["log_gamma"] = LogDecays(seed, {n.heads}, n.decay, 2);
   if (op == "simple_gla") {
-    data.inputs["g"] = LogDecays(seed, {n.batch, n.length, n.heads}, n.decay);
+    data.inputs["g"] = LogDecays(seed, {n.batch, n.length, n.heads}, n.decay, 2);
   }
   if (op == "gla") {
-    data.inputs["g"] = LogDecays(seed, {n.batch, n.length, n.heads, n.k}, n.decay);
+    data.inputs["g"] = LogDecays(seed, {n.batch, n.length, n.heads, n.k}, n.decay, 2);
   }
   return data;
 }

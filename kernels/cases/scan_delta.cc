@@ -32,7 +32,7 @@ CaseData Instance(uint64_t seed, const ScanCaseSizes& n, Rule rule) {
   const bool slow = n.decay == CaseDecay::kSlow;
   data.inputs["beta"] = RandomUniform(seed, "beta", scalars, 0, slow ? 2 : 1);
   if (rule != Rule::kDelta) {
-    data.inputs["g"] = LogDecays(seed, rule == Rule::kGated ? scalars : channels, n.decay);
+    data.inputs["g"] = LogDecays(seed, rule == Rule::kGated ? scalars : channels, n.decay, 1);
   }
   return data;
 }

@@ -15,14 +15,15 @@ struct Tile {
         channels(dt_bias.size()),
         rows((256 + channels - 1) / channels),
         rate(rows * channels),
-        bias(rate) {
+        bias(rate),
+        zero(rate) {
     for (int64_t i = 0; i < rows * channels; ++i) {
       rate[i] = -std::exp(A_log.data<T>()[i % channels / (channels / heads)]);
       bias[i] = dt_bias.data<T>()[i % channels];
     }
   }
   int64_t heads, channels, rows;
-  std::vector<T> rate, bias;
+  std::vector<T> rate, bias, zero;
 };
 
 template <class T>
@@ -59,13 +60,13 @@ void Backward(const DecayGateBackwardArgs& args) {
                  T *sum_e = sums.Line(block), *sum_dgg = sum_e + channels;
                  for (int64_t first = begin; first < end; first += tile.rows) {
                    const int64_t rows = std::min(tile.rows, end - first), at = first * channels;
+                   const T* ddt_tile = ddt != nullptr ? ddt + at : tile.zero.data();
+                   const T* dg_tile = dg != nullptr ? dg + at : tile.zero.data();
 #pragma omp simd
                    for (int64_t i = 0; i < rows * channels; ++i) {
                      const T z = a[at + i] + bias[i], s = Sigmoid(z);
-                     const T ddt_i = ddt != nullptr ? ddt[at + i] : T(0);
-                     const T dg_i = dg != nullptr ? dg[at + i] : T(0);
-                     e[i] = (ddt_i + rate[i] * dg_i) * (z > T(20) ? T(1) : s);
-                     product[i] = dg_i * g[at + i];
+                     e[i] = (ddt_tile[i] + rate[i] * dg_tile[i]) * (z > T(20) ? T(1) : s);
+                     product[i] = dg_tile[i] * g[at + i];
                    }
                    Store(da == nullptr ? da : da + at, e, rows * channels, accumulate);
                    for (int64_t n = 0; n < rows; ++n) {
