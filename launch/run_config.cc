@@ -24,13 +24,6 @@ void MergeModelPreset(ConfigTable model) {
   model.MergeDefaults(preset->Table("model"));
 }
 
-// A preset's options of mixers that this model does not use are no mistake.
-void AcceptUnusedMixers(const ConfigTable& model, const std::vector<std::string>& kinds) {
-  for (const std::string& kind : MixerKinds()) {
-    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) model.Accept(kind);
-  }
-}
-
 void CheckBatch(const RunConfig& config, const ConfigTable& root) {
   const ConfigTable batch = root.Table("batch");
   if (batch.Wrong("tokens") || batch.Wrong("micro_batch") || root.Table("data").Wrong("sequence")) {
@@ -106,7 +99,6 @@ absl::StatusOr<RunConfig> ReadRunConfig(ConfigTable root, const std::vector<std:
   MergeModelPreset(model);
   config.run = RunSection::Read(root.Table("run"), std::filesystem::path(source).stem().string());
   config.model = ReadModelConfig(model);
-  AcceptUnusedMixers(model, config.model.mixers);
   ReadDataConfig(root.Table("data"), &config.data);
   config.batch = BatchConfig::Read(root.Table("batch"));
   config.optimizer = OptimizerConfig::Read(root.Table("optimizer"));
