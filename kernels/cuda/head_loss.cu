@@ -1,0 +1,180 @@
+#include <algorithm>
+
+#include "kernels/cuda/row_softmax.cuh"
+#include "kernels/gemm.h"
+#include "kernels/head_loss.h"
+
+namespace lt2::cuda {
+namespace {
+
+constexpr int kThreads = 256;  // a block takes a row
+
+template <class T>
+__device__ void ZeroRow(T* z, int64_t V) {
+  for (int64_t v = threadIdx.x; v < V; v += kThreads) Put(z, v, 0);
+}
+
+// z [rows, V]: loss and log-sum-exp of each row; with `keep` probabilities replace the logits.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    LossOfRows(int64_t V, bool eights, bool keep, T* z_NV, const int32_t* targets_N, float* loss_N,
+               float* lse_N) {
+  T* z = z_NV + blockIdx.x * V;
+  const int target = targets_N[blockIdx.x];
+  if (target >= V) __trap();
+  if (target < 0) {
+    if (threadIdx.x == 0) loss_N[blockIdx.x] = lse_N[blockIdx.x] = 0;
+    if (keep) ZeroRow(z, V);
+    return;
+  }
+  const float target_logit = Get(z, target);  // before anybody writes
+  SumExp own;
+  ForEachOf<kThreads>(
+      z, V, eights, [&](int64_t, const Eight<T>& of) { Add<T>(own, of.value); },
+      [&](int64_t, float value) { Add<T>(own, {value}); });
+  const SumExp all = BlockMerge<T, kThreads>(own);
+  if (threadIdx.x == 0) {
+    lse_N[blockIdx.x] = all.most + logf(all.sum);
+    loss_N[blockIdx.x] = logf(all.sum) + (all.most - target_logit);
+  }
+  if (!keep) return;
+  const float inverse = 1 / all.sum;
+  ForEachOf<kThreads>(
+      z, V, eights,
+      [&](int64_t v, Eight<T> of) {
+#pragma unroll
+        for (float& value : of.value) value = ExpFor<T>(value - all.most) * inverse;
+        of.Store(z + v);
+      },
+      [&](int64_t v, float value) { Put(z, v, ExpFor<T>(value - all.most) * inverse); });
+}
+
+// Of the sums, or of each token: where dsums is null, and null again is 0.
+struct ResultGradients {
+  const double* dsums;
+  const float *dloss_N, *dlse_N;
+
+  ResultGradients From(int64_t row) const {
+    return {dsums, dloss_N ? dloss_N + row : nullptr, dlse_N ? dlse_N + row : nullptr};
+  }
+  __device__ float of_loss(int64_t i) const {
+    if (dsums != nullptr) return static_cast<float>(dsums[kLossSum]);
+    return dloss_N != nullptr ? dloss_N[i] : 0;
+  }
+  __device__ float of_lse(int64_t i, float lse) const {
+    if (dsums != nullptr) return static_cast<float>(2 * dsums[kSquaredLseSum]) * lse;
+    return dlse_N != nullptr ? dlse_N[i] : 0;
+  }
+};
+
+// Logits or probabilities z [rows, V] become the gradients of the logits.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    GradientOfRows(int64_t V, bool eights, bool probabilities, T* z_NV, const int32_t* targets_N,
+                   const float* lse_N, ResultGradients results) {
+  T* z = z_NV + blockIdx.x * V;
+  const int target = targets_N[blockIdx.x];
+  if (target < 0) return ZeroRow(z, V);
+  const float lse = lse_N[blockIdx.x];
+  const float of_loss = results.of_loss(blockIdx.x), of_lse = results.of_lse(blockIdx.x, lse);
+  const auto gradient = [=](int64_t v, float value) {
+    const float p = probabilities ? value : ExpFor<T>(value - lse);
+    return of_loss * (v == target ? p - 1 : p) + of_lse * p;
+  };
+  ForEachOf<kThreads>(
+      z, V, eights,
+      [&](int64_t v, Eight<T> of) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) of.value[i] = gradient(v + i, of.value[i]);
+        of.Store(z + v);
+      },
+      [&](int64_t v, float value) { Put(z, v, gradient(v, value)); });
+}
+
+// One block: sums of losses, of lse² and of tokens that count.
+constexpr int kSumThreads = 512;
+__global__ void __launch_bounds__(kSumThreads)
+    SumRows(int64_t N, const int32_t* targets_N, const float* loss_N, const float* lse_N,
+            double* sums) {
+  __shared__ double of_thread[kHeadLossSums][kSumThreads];
+  double own[kHeadLossSums] = {};
+  for (int64_t i = threadIdx.x; i < N; i += kSumThreads) {
+    own[kLossSum] += loss_N[i];
+    own[kSquaredLseSum] += double{lse_N[i]} * lse_N[i];
+    own[kCountedSum] += targets_N[i] >= 0;
+  }
+#pragma unroll
+  for (int s = 0; s < kHeadLossSums; ++s) of_thread[s][threadIdx.x] = own[s];
+  for (int half = kSumThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x >= half) continue;
+#pragma unroll
+    for (int s = 0; s < kHeadLossSums; ++s) {
+      of_thread[s][threadIdx.x] += of_thread[s][threadIdx.x + half];
+    }
+  }
+  if (threadIdx.x > 0) return;
+#pragma unroll
+  for (int s = 0; s < kHeadLossSums; ++s) sums[s] = of_thread[s][0];
+}
+
+template <class T>
+void Forward(Stream& stream, const HeadLossForwardArgs& args) {
+  const int64_t N = args.x_ND.dim(0), V = args.w_VD.dim(0);
+  const int32_t* targets = Data<int32_t>(args.targets_N);
+  float *loss = Data<float>(args.loss_N), *lse = Data<float>(args.lse_N);
+  for (int64_t begin = 0; begin < N; begin += args.chunk_rows) {
+    const int64_t rows = std::min(args.chunk_rows, N - begin);
+    const int64_t at = args.keep_probabilities ? begin : 0;
+    const Tensor z = args.logits.Rows(at, at + rows);
+    cuda::Gemm(
+        stream,
+        {.a = args.x_ND.Rows(begin, begin + rows), .b = args.w_VD, .c = z, .transpose_b = true});
+    LossOfRows<<<rows, kThreads, 0, Handle(stream)>>>(V, InEights(z), args.keep_probabilities,
+                                                      Data<T>(z), targets + begin, loss + begin,
+                                                      lse + begin);
+    CheckLaunch("head_loss");
+  }
+  SumRows<<<1, kSumThreads, 0, Handle(stream)>>>(N, targets, loss, lse, Data<double>(args.sums));
+  CheckLaunch("head_loss");
+}
+
+template <class T>
+void Backward(Stream& stream, const HeadLossBackwardArgs& args) {
+  const int64_t N = args.x_ND.dim(0), V = args.w_VD.dim(0);
+  const bool kept = args.logits_are_probabilities;
+  const ResultGradients results{.dsums = DataOrNull<double>(args.dsums),
+                                .dloss_N = DataOrNull<float>(args.dloss_N),
+                                .dlse_N = DataOrNull<float>(args.dlse_N)};
+  for (int64_t begin = 0; begin < N; begin += args.chunk_rows) {
+    const int64_t rows = std::min(args.chunk_rows, N - begin), at = kept ? begin : 0;
+    const Tensor x = args.x_ND.Rows(begin, begin + rows), z = args.logits.Rows(at, at + rows);
+    if (!kept) cuda::Gemm(stream, {.a = x, .b = args.w_VD, .c = z, .transpose_b = true});
+    GradientOfRows<<<rows, kThreads, 0, Handle(stream)>>>(
+        V, InEights(z), kept, Data<T>(z), Data<int32_t>(args.targets_N) + begin,
+        Data<float>(args.lse_N) + begin, results.From(begin));
+    CheckLaunch("head_loss backward");
+    if (args.dx_ND.defined()) {
+      cuda::Gemm(stream, {.a = z,
+                          .b = args.w_VD,
+                          .c = args.dx_ND.Rows(begin, begin + rows),
+                          .accumulate = args.accumulate_dx});
+    }
+    if (args.dw_VD.defined()) {
+      cuda::Gemm(stream,
+                 {.a = z, .b = x, .c = args.dw_VD, .transpose_a = true, .accumulate = true});
+    }
+  }
+}
+
+}  // namespace
+
+void HeadLossForward(Stream& stream, const HeadLossForwardArgs& args) {
+  DispatchType("head_loss", args.x_ND.dtype(), [&]<class T>() { Forward<T>(stream, args); });
+}
+
+void HeadLossBackward(Stream& stream, const HeadLossBackwardArgs& args) {
+  DispatchType("head_loss", args.x_ND.dtype(), [&]<class T>() { Backward<T>(stream, args); });
+}
+
+}  // namespace lt2::cuda

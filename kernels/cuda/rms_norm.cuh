@@ -1,0 +1,95 @@
+// The forward pass of RMS norms, with or without a residual sum before it. Groups of a token's
+// channels are normed each for itself.
+#pragma once
+
+#include "kernels/cuda/row_pass.cuh"
+
+namespace lt2::cuda {
+
+// The value that memory of type T keeps.
+template <class T>
+__device__ inline float Rounded(float x) {
+  if constexpr (std::is_same_v<T, bf16>) return __bfloat162float(__float2bfloat16_rn(x));
+  return x;
+}
+
+// A block's rows are one group (blockIdx.y) of many tokens: group g of token t is row t G + g.
+struct NormGroups {
+  int64_t tokens = 0, count = 1, width = 0;  // width: channels of a group
+
+  NormGroups(const Tensor& w, const Tensor& rstd)
+      : count(rstd.shape().rank() > 1 ? rstd.shape().back() : 1) {
+    tokens = rstd.size() / count;
+    width = w.size() / count;
+  }
+  __device__ int64_t Row(int64_t token) const { return token * count + blockIdx.y; }
+};
+
+template <class T>
+struct RmsForwardData {
+  const T *x_ND, *residual_ND;  // residual and sum may be null
+  const float* w_D;
+  T *sum_ND, *y_ND;
+  float* rstd_N;
+  float eps;
+};
+
+template <class T, int n, int kPieces>
+__global__ void __launch_bounds__(256)
+    RmsForwardKernel(RowShare share, NormGroups groups, RmsForwardData<T> data) {
+  const RowPlace<n, kPieces> place(share);
+  const int64_t token = blockIdx.x * share.rows_of_block() + place.group;
+  const bool inside = token < groups.tokens;
+  const int64_t row = groups.Row(token), at = row * place.width;
+  const float* w_V = data.w_D + blockIdx.y * place.width;
+  Piece<n> x[kPieces];
+  place.LoadRow(data.x_ND + at, inside, x);
+  if (data.residual_ND != nullptr) {
+    Piece<n> residual[kPieces];
+    place.LoadRow(data.residual_ND + at, inside, residual);
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+#pragma unroll
+      for (int i = 0; i < n; ++i) x[j][i] = Rounded<T>(x[j][i] + residual[j][i]);
+    }
+    if (inside) place.StoreRow(data.sum_ND + at, x);
+  }
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+#pragma unroll
+    for (int i = 0; i < n; ++i) squares += x[j][i] * x[j][i];
+  }
+  const float rstd = rsqrtf(place.Sum(squares) / static_cast<float>(place.width) + data.eps);
+  if (!inside) return;
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    if (place.Column(j) >= place.width) continue;
+    const Piece<n> w = Load<n>(w_V + place.Column(j));
+#pragma unroll
+    for (int i = 0; i < n; ++i) x[j][i] *= rstd * w[i];
+  }
+  place.StoreRow(data.y_ND + at, x);
+  if (place.lane == 0) data.rstd_N[row] = rstd;
+}
+
+template <class T>
+void RunRmsForward(const Stream& stream, const char* name, const Tensor& x, const Tensor& residual,
+                   const Tensor& w, const Tensor& sum, const Tensor& y, const Tensor& rstd,
+                   double eps) {
+  const NormGroups groups(w, rstd);
+  if (groups.tokens == 0) return;
+  const RmsForwardData<T> data{
+      Data<T>(x), DataOrNull<T>(residual), Data<float>(w),         DataOrNull<T>(sum),
+      Data<T>(y), Data<float>(rstd),       static_cast<float>(eps)};
+  DispatchPieces<T>(groups.width, {x, residual, w, sum, y}, [&]<int n>() {
+    DispatchRow<n>(groups.width, [&]<int kPieces>(RowShare share) {
+      const dim3 grid(Blocks(groups.tokens, share.rows_of_block()),
+                      static_cast<unsigned>(groups.count));
+      RmsForwardKernel<T, n, kPieces><<<grid, 256, 0, Handle(stream)>>>(share, groups, data);
+    });
+  });
+  CheckLaunch(name);
+}
+
+}  // namespace lt2::cuda

@@ -1,0 +1,54 @@
+#include "kernels/cuda/scan_delta_prepare.cuh"
+#include "kernels/cuda/scan_outputs.cuh"
+
+namespace lt2::cuda {
+namespace {
+
+template <class T>
+struct ForwardScratch {
+  ScanOperands<T> operands;
+  T *states, *u;  // where the backward wants none
+};
+
+template <class T>
+void Forward(const Stream& stream, const ScanDeltaForwardArgs& a) {
+  const DeltaInputs<T> in = DeltaInputsOf<T>(a);
+  const ScanShape& n = in.shape;
+  const int64_t chunks = a.documents.chunk_capacity();
+  if (a.documents.tokens() == 0) return;
+  const ForwardScratch<T> scratch = CarveScratch(stream, [&](Carver& carver) {
+    ForwardScratch<T> parts{.operands = TakeDeltaOperands(carver, in, chunks)};
+    parts.states = carver.Take<T>(a.states_CGKV.defined() ? 0 : chunks * n.heads * n.k * n.v);
+    parts.u = carver.Take<T>(a.u_NGV.defined() ? 0 : a.v_NGV.size());
+    return parts;
+  });
+  T* states = a.states_CGKV.defined() ? Data<T>(a.states_CGKV) : scratch.states;
+  T* u = a.u_NGV.defined() ? Data<T>(a.u_NGV) : scratch.u;
+
+  LaunchPrepareDelta<T, false>(stream, {.in = in, .operands = scratch.operands, .u = u}, chunks);
+  LaunchForwardStates<T, /*kDelta=*/true>(stream, "scan_delta states",
+                                          {.shape = n,
+                                           .operands = scratch.operands,
+                                           .initial_DGKV = DataOrNull<float>(a.initial_DGKV),
+                                           .final_DGKV = DataOrNull<float>(a.final_DGKV),
+                                           .states_CGKV = states,
+                                           .values = {.x_NGV = u, .heads = n.heads, .v = n.v},
+                                           .u_NGV = u},
+                                          a.documents.capacity());
+  LaunchChunkOutputs<T, Outputs::kRead>(stream, "scan_delta outputs",
+                                        {.shape = n,
+                                         .rows = scratch.operands.q_read,
+                                         .attention = scratch.operands.attention,
+                                         .states_CGKV = states,
+                                         .values = {.x_NGV = u, .heads = n.heads, .v = n.v},
+                                         .o_NGV = Data<T>(a.o_NGV)},
+                                        chunks);
+}
+
+}  // namespace
+
+void ScanDeltaForward(Stream& stream, const ScanDeltaForwardArgs& args) {
+  DispatchType("scan_delta", args.v_NGV.dtype(), [&]<class T>() { Forward<T>(stream, args); });
+}
+
+}  // namespace lt2::cuda
