@@ -65,7 +65,16 @@ absl::Status Checkpoint::CheckFiles() {
 }
 
 absl::Status Checkpoint::Load(std::span<const TensorPiece> pieces, const LoadOptions& options) {
-  for (const TensorPiece& piece : pieces) RETURN_IF_ERROR(LoadPiece(piece, options));
+  for (const TensorPiece& piece : pieces) {
+    if (!piece.tensor.on_gpu()) {
+      RETURN_IF_ERROR(LoadPiece(piece, options));
+      continue;
+    }
+    TensorPiece on_host = piece;
+    on_host.tensor = Tensor::Empty(piece.tensor.shape(), piece.tensor.dtype(), {Backend::kCpu});
+    RETURN_IF_ERROR(LoadPiece(on_host, options));
+    piece.tensor.CopyFrom(on_host.tensor);
+  }
   scratch_ = {};
   return absl::OkStatus();
 }

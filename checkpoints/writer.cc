@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "checkpoints/agreement.h"
 #include "checkpoints/index_file.h"
+#include "core/cuda.h"
 #include "core/file.h"
 #include "core/hash.h"
 #include "core/log.h"
@@ -80,9 +81,15 @@ Writer::~Writer() {
   if (job_ && job_->thread.joinable()) job_->thread.join();
 }
 
+bool Writer::NeedsCopy(std::span<const TensorPiece> pieces) const {
+  return options_.async || std::any_of(pieces.begin(), pieces.end(), [](const TensorPiece& piece) {
+           return piece.tensor.on_gpu();
+         });
+}
+
 absl::Status Writer::ReserveStaging(std::span<const TensorPiece> pieces) {
   const int64_t bytes = TotalBytes(pieces);
-  if (!options_.async || bytes <= staging_capacity_) return absl::OkStatus();
+  if (!NeedsCopy(pieces) || bytes <= staging_capacity_) return absl::OkStatus();
   staging_.reset();
   staging_capacity_ = 0;
   staging_.reset(new (std::nothrow) std::byte[bytes]);
@@ -97,13 +104,18 @@ absl::Status Writer::ReserveStaging(std::span<const TensorPiece> pieces) {
 
 absl::StatusOr<std::vector<const std::byte*>> Writer::Stage(std::span<const TensorPiece> pieces) {
   RETURN_IF_ERROR(ReserveStaging(pieces));
+  const bool copy = NeedsCopy(pieces);
   std::vector<const std::byte*> data;
   std::byte* to = staging_.get();
   for (const TensorPiece& piece : pieces) {
     const auto* from = static_cast<const std::byte*>(piece.tensor.raw());
-    data.push_back(options_.async ? to : from);
-    if (!options_.async || piece.tensor.bytes() == 0) continue;
-    std::memcpy(to, from, piece.tensor.bytes());
+    data.push_back(copy ? to : from);
+    if (!copy || piece.tensor.bytes() == 0) continue;
+    if (piece.tensor.on_gpu()) {
+      cuda::Copy(to, from, piece.tensor.bytes());
+    } else {
+      std::memcpy(to, from, piece.tensor.bytes());
+    }
     to += piece.tensor.bytes();
   }
   return data;
@@ -117,7 +129,6 @@ absl::StatusOr<std::string> Writer::MakeTemporary(const CheckpointInfo& info) co
 
 absl::Status Writer::Begin(CheckpointInfo info, std::span<const TensorPiece> pieces) {
   CHECK(!in_flight()) << "the save of step " << job_->info.step << " was not published";
-  for (const TensorPiece& piece : pieces) CHECK(piece.tensor.on_host()) << piece.path();
   const double begun = MonotonicSeconds();
   info.id = world_.BroadcastString(world_.rank() == 0 ? MakeId(world_.host(), info.step) : "");
   absl::StatusOr<std::string> temporary = "";

@@ -69,6 +69,8 @@ class Writer {
   struct Job;
 
   absl::StatusOr<std::string> MakeTemporary(const CheckpointInfo& info) const;
+  // Whether pieces are written from a copy: the run goes on meanwhile, or they lie on a GPU.
+  bool NeedsCopy(std::span<const TensorPiece> pieces) const;
   absl::StatusOr<std::vector<const std::byte*>> Stage(std::span<const TensorPiece> pieces);
   absl::StatusOr<int64_t> Assemble(std::span<const ShardContent> shards) const;
   absl::Status Rename() const;

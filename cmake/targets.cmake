@@ -1,15 +1,19 @@
 # Flags of all our code, and the two functions that make a folder's library and its tests.
 add_library(lt2_flags INTERFACE)
 target_include_directories(lt2_flags INTERFACE ${CMAKE_SOURCE_DIR})
-target_compile_options(lt2_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers -march=${LT2_ARCH} -fno-math-errno
-                                           -fno-trapping-math)
+target_compile_options(lt2_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers;-march=${LT2_ARCH};-fno-math-errno;-fno-trapping-math>
+  $<$<COMPILE_LANGUAGE:CUDA>:--extended-lambda;--expt-relaxed-constexpr;-lineinfo;-Wno-deprecated-gpu-targets>)
 target_link_libraries(lt2_flags INTERFACE OpenMP::OpenMP_CXX Threads::Threads)
+if(LT2_HAS_CUDA)
+  target_compile_definitions(lt2_flags INTERFACE LT2_HAS_CUDA=1)
+endif()
 if(LT2_WERROR)
-  target_compile_options(lt2_flags INTERFACE -Werror)
+  target_compile_options(lt2_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
 if(LT2_SANITIZE)
-  target_compile_options(lt2_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all
-                                             -fno-omit-frame-pointer)
+  target_compile_options(lt2_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined;-fno-sanitize-recover=all;-fno-omit-frame-pointer>)
   target_link_options(lt2_flags INTERFACE -fsanitize=address,undefined)
 endif()
 

@@ -3,47 +3,82 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 
 #include "core/check.h"
+#include "core/cuda.h"
 
 namespace lt2 {
 namespace {
 
+constexpr int kMostDevices = 16;
 constexpr int64_t kSegment = int64_t{4} << 20;  // smallest piece asked of the system
 
 thread_local std::shared_ptr<MetaMeter::Counters> current_meter;
 
+class HostMemorySource : public MemorySource {
+ public:
+  const char* name() const override { return "host"; }
+  void* Take(int64_t bytes) override {
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    return memory;
+  }
+  void Give(void* memory, int64_t bytes) override { munmap(memory, bytes); }
+};
+
 }  // namespace
 
-int64_t HostAllocator::Rounded(int64_t bytes) {
+std::unique_ptr<MemorySource> HostMemory() { return std::make_unique<HostMemorySource>(); }
+
+int64_t CachingAllocator::Rounded(int64_t bytes) {
   return std::max<int64_t>(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
 }
 
-HostAllocator& HostAllocator::Get() {
-  static auto* allocator = new HostAllocator;
-  return *allocator;
+CachingAllocator& CachingAllocator::Of(Device device) {
+  CHECK(device.backend != Backend::kMeta) << "a dry run has no memory";
+  if (device.backend == Backend::kCuda) {
+    static std::array<CachingAllocator*, kMostDevices> gpus = [] {
+      std::array<CachingAllocator*, kMostDevices> all{};
+      for (int i = 0; i < cuda::DeviceCount(); ++i) {
+        all[i] = new CachingAllocator(cuda::DeviceMemory(i));
+      }
+      return all;
+    }();
+    CHECK(device.index < kMostDevices && gpus[device.index] != nullptr)
+        << "there is no GPU " << static_cast<int>(device.index);
+    return *gpus[device.index];
+  }
+  static auto* host = new CachingAllocator(HostMemory());
+  return *host;
 }
 
-HostAllocator::~HostAllocator() {
-  for (auto [address, bytes] : segments_) munmap(address, bytes);
+CachingAllocator::~CachingAllocator() {
+  for (auto [address, bytes] : segments_) source_->Give(address, bytes);
 }
 
-void HostAllocator::InsertFree(BlockMap::iterator block) {
+void CachingAllocator::InsertFree(BlockMap::iterator block) {
   block->second.free = true;
   free_.emplace(block->second.bytes, block->first);
 }
 
-void HostAllocator::EraseFree(BlockMap::iterator block) {
+void CachingAllocator::EraseFree(BlockMap::iterator block) {
   block->second.free = false;
   free_.erase({block->second.bytes, block->first});
 }
 
-void HostAllocator::AddSegment(int64_t bytes) {
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  CHECK(memory != MAP_FAILED) << "out of host memory: " << bytes << " bytes more than the "
-                              << stats_.reserved << " held; lower batch.micro_batch or set "
-                              << "parallel.recompute = \"block\"";
-  madvise(memory, bytes, MADV_HUGEPAGE);
+void CachingAllocator::DieOutOfMemory(int64_t bytes) const {
+  CHECK(false) << "out of " << source_->name() << " memory: " << bytes << " bytes more than the "
+               << stats_.reserved << " held (" << stats_.live << " in use); lower "
+               << "batch.micro_batch or set parallel.recompute = \"block\"";
+  std::abort();
+}
+
+void CachingAllocator::AddSegment(int64_t bytes) {
+  void* memory = source_->Take(bytes);
+  if (memory == nullptr) DieOutOfMemory(bytes);
   auto* address = static_cast<std::byte*>(memory);
   segments_[address] = bytes;
   stats_.reserved += bytes;
@@ -51,12 +86,12 @@ void HostAllocator::AddSegment(int64_t bytes) {
   InsertFree(blocks_.emplace(address, Block{bytes, true, true}).first);
 }
 
-void HostAllocator::Reserve(int64_t bytes) {
+void CachingAllocator::Reserve(int64_t bytes) {
   std::lock_guard lock(mutex_);
   AddSegment((bytes + kSegment - 1) / kSegment * kSegment);
 }
 
-void* HostAllocator::Allocate(int64_t bytes) {
+void* CachingAllocator::Allocate(int64_t bytes) {
   const int64_t wanted = Rounded(bytes);
   std::lock_guard lock(mutex_);
   auto fit = free_.lower_bound({wanted, nullptr});
@@ -76,7 +111,7 @@ void* HostAllocator::Allocate(int64_t bytes) {
   return block->first;
 }
 
-void HostAllocator::Free(void* pointer) {
+void CachingAllocator::Free(void* pointer) {
   std::lock_guard lock(mutex_);
   auto block = blocks_.find(static_cast<std::byte*>(pointer));
   CHECK(block != blocks_.end() && !block->second.free) << "freed twice or never allocated";
@@ -99,25 +134,25 @@ void HostAllocator::Free(void* pointer) {
   InsertFree(block);
 }
 
-void HostAllocator::Trim() {
+void CachingAllocator::Trim() {
   std::lock_guard lock(mutex_);
   std::erase_if(segments_, [&](const auto& segment) {
     auto block = blocks_.find(segment.first);
     if (!block->second.free || block->second.bytes != segment.second) return false;
     EraseFree(block);
     blocks_.erase(block);
-    munmap(segment.first, segment.second);
+    source_->Give(segment.first, segment.second);
     stats_.reserved -= segment.second;
     return true;
   });
 }
 
-MemoryStats HostAllocator::stats() const {
+MemoryStats CachingAllocator::stats() const {
   std::lock_guard lock(mutex_);
   return stats_;
 }
 
-void HostAllocator::ResetPeak() {
+void CachingAllocator::ResetPeak() {
   std::lock_guard lock(mutex_);
   stats_.peak = stats_.live;
 }
@@ -131,10 +166,10 @@ MetaMeter::~MetaMeter() { current_meter = outer_; }
 std::shared_ptr<MetaMeter::Counters> MetaMeter::Current() { return current_meter; }
 
 void MetaMeter::Counters::Add(int64_t bytes) {
-  memory.live += HostAllocator::Rounded(bytes);
+  memory.live += CachingAllocator::Rounded(bytes);
   memory.peak = std::max(memory.peak, memory.live);
 }
 
-void MetaMeter::Counters::Remove(int64_t bytes) { memory.live -= HostAllocator::Rounded(bytes); }
+void MetaMeter::Counters::Remove(int64_t bytes) { memory.live -= CachingAllocator::Rounded(bytes); }
 
 }  // namespace lt2

@@ -1,4 +1,4 @@
-// Memory of a device: a caching best-fit allocator for the host, a counter for kMeta.
+// Memory of a device: a caching best-fit allocator for the host and each GPU, a counter for kMeta.
 //
 // After the first step a training step asks the system for nothing: `growths` stays where it is.
 #pragma once
@@ -10,6 +10,8 @@
 #include <mutex>
 #include <set>
 
+#include "core/device.h"
+
 namespace lt2 {
 
 // What a set of allocations holds; bytes as allocated, rounded up to kAlignment.
@@ -20,16 +22,29 @@ struct MemoryStats {
   int64_t growths = 0;   // times the system was asked
 };
 
-// Host memory. Blocks are split and merged inside large segments; safe from any thread.
-class HostAllocator {
+// Where an allocator takes its segments from.
+class MemorySource {
  public:
-  static constexpr int64_t kAlignment = 64;
+  virtual ~MemorySource() = default;
+  virtual const char* name() const = 0;         // "host", "GPU"
+  virtual void* Take(int64_t bytes) = 0;        // nullptr: there is no more
+  virtual void Give(void*, int64_t bytes) = 0;  // back to the system
+};
+std::unique_ptr<MemorySource> HostMemory();
+
+// Blocks are split and merged inside large segments; safe from any thread. On a GPU a freed block
+// may be handed out while work that used it is still queued: everything that touches it must be
+// ordered on the thread's stream (core/cuda.h).
+class CachingAllocator {
+ public:
+  static constexpr int64_t kAlignment = 256;  // what GPU kernels and cuBLAS like best
   static int64_t Rounded(int64_t bytes);
 
-  // The process's allocator; never destroyed, so that tensors may outlive main.
-  static HostAllocator& Get();
+  // The process's allocator of a device; never destroyed, so that tensors may outlive main.
+  static CachingAllocator& Of(Device device);
 
-  ~HostAllocator();
+  explicit CachingAllocator(std::unique_ptr<MemorySource> source) : source_(std::move(source)) {}
+  ~CachingAllocator();
   void* Allocate(int64_t bytes);
   void Free(void* pointer);
   // Takes one segment of at least `bytes` now, so that what the plan predicts never grows later.
@@ -47,9 +62,11 @@ class HostAllocator {
   };
   using BlockMap = std::map<std::byte*, Block>;
   void AddSegment(int64_t bytes);
+  [[noreturn]] void DieOutOfMemory(int64_t bytes) const;
   void InsertFree(BlockMap::iterator block);
   void EraseFree(BlockMap::iterator block);
 
+  const std::unique_ptr<MemorySource> source_;
   mutable std::mutex mutex_;
   BlockMap blocks_;                                // every block, by address
   std::set<std::pair<int64_t, std::byte*>> free_;  // free ones, by size then address

@@ -33,7 +33,8 @@ inline std::ostream& operator<<(std::ostream& os, Device device) {
   return os << Name(device.backend);
 }
 
-// A device and a queue of work on it; on the CPU work is done when the call returns.
+// A device and a queue of work on it; on the CPU work is done when the call returns, on a GPU the
+// queue is the calling thread's own unless there is a handle (cudaStream_t).
 struct Stream {
   Device device;
   void* handle = nullptr;

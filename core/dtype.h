@@ -1,6 +1,7 @@
 // Element types, and the one place that turns a run-time dtype into a compile-time type.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <ostream>
 
@@ -43,6 +44,19 @@ constexpr const char* Name(DType dtype) {
 
 inline std::ostream& operator<<(std::ostream& os, DType dtype) { return os << Name(dtype); }
 
+// The upper half of a float: storage only, arithmetic is float's.
+struct BFloat16 {
+  uint16_t bits;
+
+  static BFloat16 Of(float x) {
+    auto bits = std::bit_cast<uint32_t>(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return {0x7fff};  // NaN stays NaN
+    bits += 0x7fffu + ((bits >> 16) & 1u);                    // to nearest, ties to even
+    return {static_cast<uint16_t>(bits >> 16)};
+  }
+  operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+};
+
 template <class T>
 constexpr DType kDTypeOf = DType::kU8;
 template <>
@@ -51,6 +65,11 @@ template <>
 inline constexpr DType kDTypeOf<float> = DType::kF32;
 template <>
 inline constexpr DType kDTypeOf<int32_t> = DType::kI32;
+template <>
+inline constexpr DType kDTypeOf<BFloat16> = DType::kBF16;
+
+// What sums, statistics, gates, decays and states of values of this type are kept in.
+constexpr DType AccumulatorOf(DType dtype) { return dtype == DType::kBF16 ? DType::kF32 : dtype; }
 
 // Calls fn.template operator()<T>() with T = float or double: what a CPU kernel is compiled for.
 //   DispatchFloat(x.dtype(), [&]<class T>() { Run<T>(args); });

@@ -3,11 +3,20 @@
 namespace lt2 {
 
 Param::Param(ParamSpec the_spec, DType dtype, Device device)
-    : spec(std::move(the_spec)), value(Tensor::Empty(spec.shape, dtype, device)) {}
+    : spec(std::move(the_spec)), value(Tensor::Empty(spec.shape, dtype, device)) {
+  if (dtype != DType::kBF16) master = value;
+}
 
 void Param::BindValue(Tensor tensor) {
   CHECK_EQ(tensor.size(), spec.shape.size()) << spec.name;
   value = tensor.Reshape(spec.shape);
+  if (value.dtype() != DType::kBF16) master = value;
+}
+
+void Param::BindMaster(Tensor tensor) {
+  CHECK_EQ(tensor.size(), spec.shape.size()) << spec.name;
+  master = tensor.Reshape(spec.shape);
+  if (!value.defined() || value.dtype() != DType::kBF16) value = master;
 }
 
 void Param::BindGradient(Tensor gradient) {

@@ -32,6 +32,8 @@ struct ParamSpec {
   Shape shape;       // the whole logical tensor; matrices are [out, in]
   Init init;
   bool decay = true;  // weight decay applies
+  // No matrix product reads it: kept in float32 in a bfloat16 run.
+  bool elementwise = false;
 };
 
 class Param {
@@ -44,10 +46,12 @@ class Param {
   Param& operator=(const Param&) = delete;
 
   const ParamSpec spec;
-  Tensor value;
+  Tensor value;      // what kernels read
+  Tensor master;     // what is trained and saved: float32 where value is bfloat16, else value
   Tensor main_grad;  // sum over uses; kernels always add to it. Undefined until BindGradient
 
-  void BindValue(Tensor value);
+  void BindValue(Tensor value);    // the master too, unless it is bfloat16
+  void BindMaster(Tensor master);  // the value too, unless that is bfloat16
   void BindGradient(Tensor gradient);
 
   // The schedule's word for the coming step: micro-batches × loops. Zeroes main_grad.

@@ -66,16 +66,32 @@ class ParamScope {
  public:
   explicit ParamScope(ParamSet& set, std::string prefix = "") : set_(&set), prefix_(prefix) {}
   ParamScope Sub(const std::string& name) const { return ParamScope(*set_, prefix_ + name + "."); }
+  // A matrix of products, or a vector of anything else.
   Param& Add(const std::string& name, const Shape& shape, const Init& init,
              bool decay = true) const {
-    return set_->Add({.name = prefix_ + name, .shape = shape, .init = init, .decay = decay});
+    return set_->Add(Spec(name, shape, init, decay, /*elementwise=*/shape.rank() == 1));
   }
+  // Of any rank, and read by no matrix product.
+  Param& AddElementwise(const std::string& name, const Shape& shape, const Init& init,
+                        bool decay = true) const {
+    return set_->Add(Spec(name, shape, init, decay, /*elementwise=*/true));
+  }
+  // Likewise, and of several sites.
   Param& AddShared(const std::string& name, const Shape& shape, const Init& init,
                    bool decay = true) const {
-    return set_->AddShared({.name = prefix_ + name, .shape = shape, .init = init, .decay = decay});
+    return set_->AddShared(Spec(name, shape, init, decay, /*elementwise=*/true));
   }
 
  private:
+  ParamSpec Spec(const std::string& name, const Shape& shape, const Init& init, bool decay,
+                 bool elementwise) const {
+    return {.name = prefix_ + name,
+            .shape = shape,
+            .init = init,
+            .decay = decay,
+            .elementwise = elementwise};
+  }
+
   ParamSet* set_;
   std::string prefix_;
 };

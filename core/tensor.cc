@@ -4,30 +4,38 @@
 #include <cstring>
 
 #include "core/allocator.h"
+#include "core/cuda.h"
 
 namespace lt2 {
+namespace {
+
+Device HostOf(Device device) {
+  return device.backend == Backend::kCuda ? Device{Backend::kCpu} : device;
+}
+
+}  // namespace
 
 class Storage {
  public:
-  Storage(int64_t bytes, Device device) : bytes_(bytes) {
+  Storage(int64_t bytes, Device device) : bytes_(bytes), device_(device) {
     if (device.backend == Backend::kMeta) {
       meter_ = MetaMeter::Current();
       if (meter_) meter_->Add(bytes);
     } else {
-      CHECK(device.backend != Backend::kCuda) << "this build has no CUDA allocator";
-      memory_ = HostAllocator::Get().Allocate(bytes);
+      memory_ = CachingAllocator::Of(device).Allocate(bytes);
     }
   }
   ~Storage() {
     if (meter_) meter_->Remove(bytes_);
-    if (memory_) HostAllocator::Get().Free(memory_);
+    if (memory_) CachingAllocator::Of(device_).Free(memory_);
   }
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
   std::byte* memory() const { return static_cast<std::byte*>(memory_); }
 
  private:
-  int64_t bytes_;
+  const int64_t bytes_;
+  const Device device_;
   void* memory_ = nullptr;
   std::shared_ptr<MetaMeter::Counters> meter_;
 };
@@ -50,18 +58,23 @@ Tensor Tensor::Zeros(const Shape& shape, DType dtype, Device device) {
 Tensor Tensor::FromHost(std::span<const double> values, const Shape& shape, DType dtype,
                         Device device) {
   CHECK_EQ(static_cast<int64_t>(values.size()), shape.size());
-  Tensor tensor = Empty(shape, dtype, device);
-  if (!tensor.on_host()) return tensor;
-  DispatchFloat(dtype,
-                [&]<class T>() { std::copy(values.begin(), values.end(), tensor.data<T>()); });
-  return tensor;
+  if (device.backend == Backend::kMeta) return Empty(shape, dtype, device);
+  Tensor host = Empty(shape, dtype, HostOf(device));
+  if (dtype == DType::kBF16) {
+    std::ranges::transform(values, host.data<BFloat16>(),
+                           [](double x) { return BFloat16::Of(static_cast<float>(x)); });
+  } else {
+    DispatchFloat(dtype, [&]<class T>() { std::ranges::copy(values, host.data<T>()); });
+  }
+  return host.To(device);
 }
 
 Tensor Tensor::FromHost(std::span<const int32_t> values, const Shape& shape, Device device) {
   CHECK_EQ(static_cast<int64_t>(values.size()), shape.size());
-  Tensor tensor = Empty(shape, DType::kI32, device);
-  if (tensor.on_host()) std::copy(values.begin(), values.end(), tensor.data<int32_t>());
-  return tensor;
+  if (device.backend == Backend::kMeta) return Empty(shape, DType::kI32, device);
+  Tensor host = Empty(shape, DType::kI32, HostOf(device));
+  std::ranges::copy(values, host.data<int32_t>());
+  return host.To(device);
 }
 
 Tensor Tensor::Reshape(const Shape& shape) const {
@@ -94,12 +107,22 @@ void* Tensor::raw() const {
 
 void Tensor::Zero() const {
   if (on_host()) std::memset(raw(), 0, bytes());
+  if (on_gpu()) cuda::Zero(raw(), bytes());
 }
 
 void Tensor::CopyFrom(const Tensor& other) const {
   CHECK_EQ(size(), other.size());
   CHECK_EQ(dtype_, other.dtype());
-  if (on_host() && size() > 0) std::memmove(raw(), other.raw(), bytes());
+  if (size() == 0 || on_meta()) return;
+  if (on_gpu() || other.on_gpu()) return cuda::Copy(raw(), other.raw(), bytes());
+  std::memmove(raw(), other.raw(), bytes());
+}
+
+Tensor Tensor::To(Device device) const {
+  if (device == device_) return *this;
+  Tensor copy = Empty(shape_, dtype_, device);
+  copy.CopyFrom(*this);
+  return copy;
 }
 
 Tensor Tensor::Clone() const {
@@ -109,6 +132,7 @@ Tensor Tensor::Clone() const {
 }
 
 std::vector<double> Tensor::ToDoubles() const {
+  if (on_gpu()) return To({Backend::kCpu}).ToDoubles();
   std::vector<double> out(size());
   switch (dtype_) {
     case DType::kF32:
@@ -116,6 +140,9 @@ std::vector<double> Tensor::ToDoubles() const {
       break;
     case DType::kF64:
       std::copy_n(data<double>(), size(), out.begin());
+      break;
+    case DType::kBF16:
+      std::copy_n(data<BFloat16>(), size(), out.begin());
       break;
     case DType::kI32:
       std::copy_n(data<int32_t>(), size(), out.begin());

@@ -22,7 +22,7 @@ class Tensor {
   // Uninitialised memory. On kMeta no bytes exist, they are only counted.
   static Tensor Empty(const Shape& shape, DType dtype, Device device);
   static Tensor Zeros(const Shape& shape, DType dtype, Device device);
-  // A copy of host values, converted to dtype (float kinds) on a host device.
+  // A copy of host values, converted to dtype (float kinds). Nothing is copied on kMeta.
   static Tensor FromHost(std::span<const double> values, const Shape& shape, DType dtype,
                          Device device);
   static Tensor FromHost(std::span<const int32_t> values, const Shape& shape, Device device);
@@ -42,6 +42,9 @@ class Tensor {
     return device_.backend == Backend::kCpu || device_.backend == Backend::kReference;
   }
 
+  bool on_meta() const { return device_.backend == Backend::kMeta; }
+  bool on_gpu() const { return device_.backend == Backend::kCuda; }
+
   // The elements. CHECKs the type; kMeta has none.
   template <class T>
   T* data() const {
@@ -58,11 +61,12 @@ class Tensor {
   bool unique() const { return storage_.use_count() == 1; }
   bool SharesStorageWith(const Tensor& other) const { return storage_ == other.storage_; }
 
-  // Host only; nothing happens on kMeta.
+  // On a GPU ordered on the thread's stream (core/cuda.h); nothing happens on kMeta.
   void Zero() const;
-  void CopyFrom(const Tensor& other) const;  // same shape size and dtype
+  void CopyFrom(const Tensor& other) const;  // same size and dtype, any two devices
   Tensor Clone() const;
-  std::vector<double> ToDoubles() const;  // any float or integer dtype
+  Tensor To(Device device) const;         // this tensor if it is there, else a copy
+  std::vector<double> ToDoubles() const;  // any float or integer dtype; waits for a GPU
 
  private:
   std::shared_ptr<Storage> storage_;

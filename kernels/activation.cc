@@ -14,7 +14,9 @@ namespace {
 
 Var Activate(Tape& tape, const char* name, Var x, Activation kind, double factor) {
   Stream& stream = tape.stream();
-  Tensor y = Tensor::Empty(x.shape(), x.value.dtype(), tape.device());
+  const DType dtype = x.value.dtype();
+  const bool decay = kind == Activation::kLogSigmoid;
+  Tensor y = Tensor::Empty(x.shape(), decay ? AccumulatorOf(dtype) : dtype, tape.device());
   ActivateForward(stream, {.x = x.value, .y = y, .kind = kind, .factor = factor});
   return tape.Record({x}, y,
                      {.name = name,

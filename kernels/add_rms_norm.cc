@@ -40,7 +40,7 @@ SumAndNorm AddRmsNorm(Tape& tape, Var x, Var residual, Param& w, double eps) {
   Stream& stream = tape.stream();
   Tensor sum = Tensor::Empty(x.shape(), x.value.dtype(), tape.device());
   Tensor y = Tensor::Empty(x.shape(), x.value.dtype(), tape.device());
-  Tensor rstd = Tensor::Empty({x.shape().rows()}, x.value.dtype(), tape.device());
+  Tensor rstd = Tensor::Empty({x.shape().rows()}, AccumulatorOf(x.value.dtype()), tape.device());
   AddRmsNormForward(stream, {.x = x.value,
                              .residual = residual.value,
                              .w = w.value,

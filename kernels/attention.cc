@@ -63,7 +63,7 @@ Var Attention(Tape& tape, Var q_NHD, Var k_NGD, Var v_NGE, const AttentionOption
   CheckShapes(q, k, v, options, documents);
   std::vector<Tensor> kept = tape.Kept([&] {
     Tensor o = Tensor::Empty({q.dim(0), q.dim(1), v.dim(2)}, q.dtype(), tape.device());
-    Tensor lse = Tensor::Empty({q.dim(0), q.dim(1)}, q.dtype(), tape.device());
+    Tensor lse = Tensor::Empty({q.dim(0), q.dim(1)}, AccumulatorOf(q.dtype()), tape.device());
     AttentionForward(tape.stream(), {.q_NHD = q,
                                      .k_NGD = k,
                                      .v_NGE = v,

@@ -12,7 +12,7 @@ Cost CostOf(const BetaGateBackwardArgs& args) {
 
 Var BetaGate(Tape& tape, Var b, double scale) {
   Stream& stream = tape.stream();
-  Tensor beta = Tensor::Empty(b.shape(), b.value.dtype(), tape.device());
+  Tensor beta = Tensor::Empty(b.shape(), AccumulatorOf(b.value.dtype()), tape.device());
   BetaGateForward(stream, {.b = b.value, .beta = beta, .scale = scale});
   return tape.Record({b}, beta,
                      {.name = "beta_gate",

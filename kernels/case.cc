@@ -5,8 +5,10 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <set>
 
 #include "absl/strings/str_cat.h"
+#include "core/cuda.h"
 #include "core/hash.h"
 #include "core/philox.h"
 
@@ -29,7 +31,7 @@ HostArray ToHost(const Tensor& tensor, const Shape& fallback, const HostArrays& 
   if (it != expected.end() && it->second.shape.size() == tensor.size()) {
     array.shape = it->second.shape;
   }
-  if (tensor.on_host()) array.values = tensor.ToDoubles();
+  if (tensor.device().backend != Backend::kMeta) array.values = tensor.ToDoubles();
   return array;
 }
 
@@ -44,8 +46,13 @@ Tensor ToDevice(const HostArray& array, const Shape& shape, DType dtype, Device 
 CaseContext::CaseContext(const CaseData& data, Tape& tape, DType dtype)
     : data_(data), tape_(tape), dtype_(dtype) {}
 
-Tensor CaseContext::Make(const HostArray& array) const {
-  return ToDevice(array, array.shape, dtype_, tape_.device());
+Tensor CaseContext::Make(const std::string& input) const {
+  static const std::set<std::string> kAccumulators = {
+      "g",   "beta",          "dt",          "i",     "f",    "log_gamma",
+      "lse", "initial_state", "initial_max", "param", "grads"};  // the last two are AdamW's
+  const HostArray& array = Input(input);
+  const DType dtype = kAccumulators.contains(input) ? AccumulatorOf(dtype_) : dtype_;
+  return ToDevice(array, array.shape, dtype, tape_.device());
 }
 
 const HostArray& CaseContext::Input(const std::string& input) const {
@@ -57,19 +64,25 @@ const HostArray& CaseContext::Input(const std::string& input) const {
 Var CaseContext::In(const std::string& input) {
   const auto it = vars_.find(input);
   if (it != vars_.end()) return it->second;
-  return vars_[input] = tape_.Input(Make(Input(input)), /*needs_grad=*/true);
+  return vars_[input] = tape_.Input(Make(input), /*needs_grad=*/true);
 }
 
-Tensor CaseContext::Value(const std::string& input) { return Make(Input(input)); }
+Tensor CaseContext::Value(const std::string& input) { return Make(input); }
 
 Param& CaseContext::Weight(const std::string& input) {
+  return MakeParam(input, AccumulatorOf(dtype_));
+}
+
+Param& CaseContext::Matrix(const std::string& input) { return MakeParam(input, dtype_); }
+
+Param& CaseContext::MakeParam(const std::string& input, DType dtype) {
   std::unique_ptr<Param>& param = weights_[input];
   if (!param) {
     const HostArray& array = Input(input);
-    param = std::make_unique<Param>(ParamSpec{.name = input, .shape = array.shape}, dtype_,
+    param = std::make_unique<Param>(ParamSpec{.name = input, .shape = array.shape}, dtype,
                                     tape_.device());
-    param->value = Make(array);
-    param->BindGradient(Tensor::Zeros(array.shape, dtype_, tape_.device()));
+    param->value = ToDevice(array, array.shape, dtype, tape_.device());
+    param->BindGradient(Tensor::Zeros(array.shape, AccumulatorOf(dtype), tape_.device()));
     param->ExpectUses(uses_);
   }
   return *param;
@@ -141,6 +154,7 @@ CaseResult RunCase(const OpCase& op_case, const CaseData& data, Stream& stream, 
   for (int use = 0; use < options.uses; ++use) {
     const auto start = std::chrono::steady_clock::now();
     const std::map<std::string, Var> outputs = op_case.run(context);
+    WaitFor(stream);
     result.forward_seconds += SecondsSince(start);
     for (const auto& [name, var] : outputs) {
       result.outputs[name] = ToHost(var.value, var.shape(), data.outputs, name);
@@ -159,6 +173,7 @@ CaseResult RunCase(const OpCase& op_case, const CaseData& data, Stream& stream, 
   for (const auto& [name, var] : context.vars()) wrt.push_back(var);
   const auto start = std::chrono::steady_clock::now();
   const std::vector<Tensor> grads = tape.Backward(std::move(seeds), wrt);
+  WaitFor(stream);
   result.backward_seconds = SecondsSince(start);
 
   size_t i = 0;

@@ -35,7 +35,9 @@ struct CaseData {
   HostArrays outputs, grads;  // expected
 };
 
-// What OpCase::run sees. Inputs become Vars or Params at first use, in the run's dtype.
+// What OpCase::run sees. Inputs become Vars or Params at first use, in the run's dtype; but in a
+// bfloat16 run gates, decays, states and weights outside matrix products are float32, as are all
+// parameter gradients.
 class CaseContext {
  public:
   CaseContext(const CaseData& data, Tape& tape, DType dtype);
@@ -46,6 +48,7 @@ class CaseContext {
   Var In(const std::string& input);         // with its gradient
   Tensor Value(const std::string& input);   // without
   Param& Weight(const std::string& input);  // a parameter; expects one use per run
+  Param& Matrix(const std::string& input);  // likewise, one that a matrix product reads
   Tensor Ints(const std::string& input);    // I32
   double Number(const std::string& attribute) const;
   double Number(const std::string& attribute, double fallback) const;
@@ -63,7 +66,8 @@ class CaseContext {
 
  private:
   const HostArray& Input(const std::string& input) const;
-  Tensor Make(const HostArray& array) const;
+  Tensor Make(const std::string& input) const;
+  Param& MakeParam(const std::string& input, DType dtype);
   const CaseData& data_;
   Tape& tape_;
   DType dtype_;

@@ -13,6 +13,7 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/fused_dots.h"
 #include "kernels/select_blocks.h"
 
 namespace lt2 {
@@ -27,7 +28,7 @@ struct BlockQuery {
 
 // exp(x) for x <= 0 within an ulp or so, 0 below -700: 2^n times the series of the rest, |r| <=
 // ln(2) / 2.
-inline double ExpOfNegative(double x) {
+LT2_HOST_DEVICE inline double ExpOfNegative(double x) {
   constexpr double kRound = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
   const double clamped = std::max(x, -700.0);
   const double shifted = std::fma(clamped, 0x1.71547652b82fep+0, kRound);
@@ -62,15 +63,7 @@ std::vector<double> BlockScores(const BlockQuery<T>& in, const SelectBlocksOptio
   for (int64_t c = 0; c < visible; ++c) {
     const T* k = in.k + c * in.stride;
     for (int64_t first = 0; first < lanes; first += kLanes) {
-      double s_c[kLanes] = {};
-      for (int64_t d = 0; d < in.D; ++d) {
-        const double* q_d = qT.data() + d * lanes + first;
-#pragma omp simd
-        for (int64_t h = 0; h < kLanes; ++h) {
-          s_c[h] = std::fma(q_d[h], static_cast<double>(k[d]), s_c[h]);
-        }
-      }
-      std::copy(s_c, s_c + kLanes, s.data() + c * lanes + first);
+      FusedDots<kLanes>(k, 1, in.D, qT.data() + first, lanes, s.data() + c * lanes + first);
     }
   }
   double *p = s.data(), *m = largest.data(), *l = sum.data();

@@ -77,7 +77,7 @@ Var CompressedAttention(Tape& tape, Var q_NHD, Var k_CGD, Var v_CGE,
   CheckShapes(q, k, v, options, documents);
   std::vector<Tensor> kept = tape.Kept([&] {
     Tensor o = Tensor::Empty({q.dim(0), q.dim(1), v.dim(2)}, q.dtype(), tape.device());
-    Tensor lse = Tensor::Empty({q.dim(0), q.dim(1)}, q.dtype(), tape.device());
+    Tensor lse = Tensor::Empty({q.dim(0), q.dim(1)}, AccumulatorOf(q.dtype()), tape.device());
     CompressedAttentionForward(tape.stream(), {.q_NHD = q,
                                                .k_CGD = k,
                                                .v_CGE = v,

@@ -7,7 +7,9 @@ StepSizes Gate(Tape& tape, const Var& a, Param& A_log, Param& dt_bias, bool want
   CHECK_EQ(a.shape().back() % A_log.value.size(), 0) << A_log.spec.name;
   CHECK_EQ(a.shape().back(), dt_bias.value.size()) << dt_bias.spec.name;
   Stream& stream = tape.stream();
-  const auto output = [&] { return Tensor::Empty(a.shape(), a.value.dtype(), tape.device()); };
+  const auto output = [&] {
+    return Tensor::Empty(a.shape(), AccumulatorOf(a.value.dtype()), tape.device());
+  };
   const Tensor g = output(), dt = want_dt ? output() : Tensor();
   DecayGateForward(
       stream, {.a = a.value, .A_log = A_log.value, .dt_bias = dt_bias.value, .dt = dt, .g = g});

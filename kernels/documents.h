@@ -34,8 +34,11 @@ class Documents {
   int64_t count() const { return count_; }
   int64_t chunk_count() const { return chunk_count_; }
 
+  // What lies beyond the count is empty, so that a kernel may run over capacities: documents that
+  // begin and end at `tokens`, chunks of 0 tokens.
   const Tensor& cu_seqlens() const { return cu_seqlens_; }  // I32 [capacity + 1]
-  // I32 [chunk_capacity, 3]: document, first token, tokens (1 … 64), in order of tokens.
+  // I32 [chunk_capacity, 3]: document, first token, tokens (1 … 64), in order of tokens;
+  // then zeros.
   const Tensor& chunks() const { return chunks_; }
   const Tensor& positions() const { return positions_; }  // I32 [tokens], 0 at a document's start
   // I32 [capacity + 1]: the first chunk of each document, then the number of chunks.

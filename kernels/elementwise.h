@@ -1,4 +1,4 @@
-// The smallest kernels: add into, fill, scale; and passing a gradient on unchanged.
+// The smallest kernels: add into, fill, scale, cast; and passing a gradient on unchanged.
 #pragma once
 
 #include "core/tape.h"
@@ -17,9 +17,13 @@ struct ScaleArgs {
   Tensor to;
   double factor = 1;  // to *= factor
 };
+struct CastArgs {
+  Tensor from, to;  // float32 to bfloat16, same size
+};
 LT2_KERNEL(Accumulate, AccumulateArgs)
 LT2_KERNEL(Fill, FillArgs)
 LT2_KERNEL(Scale, ScaleArgs)
+LT2_KERNEL(Cast, CastArgs)
 
 inline void AccumulateInto(Stream& stream, const Tensor& to, const Tensor& from) {
   Accumulate(stream, {.to = to, .from = from});

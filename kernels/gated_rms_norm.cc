@@ -17,7 +17,8 @@ Var GatedRmsNorm(Tape& tape, Var x, Var gate, Param& w, double eps, GateKind kin
   Stream& stream = tape.stream();
   const DType dtype = x.value.dtype();
   Tensor y = Tensor::Empty(x.shape(), dtype, tape.device());
-  Tensor rstd = Tensor::Empty({x.shape().size() / w.value.size()}, dtype, tape.device());
+  Tensor rstd =
+      Tensor::Empty({x.shape().size() / w.value.size()}, AccumulatorOf(dtype), tape.device());
   GatedRmsNormForward(stream, {.x = x.value,
                                .gate = gate.value,
                                .w = w.value,

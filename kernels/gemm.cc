@@ -9,7 +9,9 @@ GemmSizes SizesOf(const GemmArgs& args) {
   const int64_t n = args.transpose_b ? b.rows() : b.back();
   CHECK_EQ(k, (args.transpose_b ? b.back() : b.rows())) << a << " times " << b;
   CHECK(c.rows() == m && c.back() == n) << a << " times " << b << " into " << c;
-  CHECK(args.a.dtype() == args.c.dtype() && args.b.dtype() == args.c.dtype());
+  CHECK(args.a.dtype() == args.b.dtype() &&
+        (args.c.dtype() == args.a.dtype() || args.c.dtype() == AccumulatorOf(args.a.dtype())))
+      << args.a.dtype() << " times " << args.b.dtype() << " into " << args.c.dtype();
   return {m, n, k};
 }
 

@@ -6,7 +6,8 @@
 namespace lt2 {
 
 // Tensors are seen as matrices: all extents but the last are rows. op(a) is [m, k], op(b) [k, n],
-// c [m, n]; transpose_x says that x is stored the other way round. All of one dtype.
+// c [m, n]; transpose_x says that x is stored the other way round. All of one dtype, but c may be
+// float32 where a and b are bfloat16: sums are float32 in any case.
 struct GemmArgs {
   Tensor a, b, c;
   bool transpose_a = false, transpose_b = false;

@@ -7,11 +7,13 @@ namespace lt2 {
 namespace {
 
 // 16 MiB of float32 logits, but rows enough that reading w for each chunk does not rule the time.
-constexpr int64_t kChunkElements = int64_t{1} << 22;
+// A GPU's bfloat16: 1 GiB, as each chunk also reads and writes the float32 gradient of w.
+constexpr int64_t kChunkElements = int64_t{1} << 22, kChunkElementsBF16 = int64_t{1} << 29;
 constexpr int64_t kLeastRows = 128;
 
-int64_t ChunkRows(int64_t rows, int64_t vocabulary, int64_t asked) {
-  const int64_t chosen = asked > 0 ? asked : std::max(kChunkElements / vocabulary, kLeastRows);
+int64_t ChunkRows(DType dtype, int64_t rows, int64_t vocabulary, int64_t asked) {
+  const int64_t elements = dtype == DType::kBF16 ? kChunkElementsBF16 : kChunkElements;
+  const int64_t chosen = asked > 0 ? asked : std::max(elements / vocabulary, kLeastRows);
   return std::clamp<int64_t>(chosen, 1, std::max<int64_t>(rows, 1));
 }
 
@@ -46,12 +48,13 @@ Visit RunForward(Tape& tape, const Tensor& x, const Param& w_VD, const Tensor& t
   CHECK_EQ(x.shape().rank(), 2);
   CHECK_EQ(x.dim(1), w.dim(1));
   CHECK_EQ(targets_N.size(), x.dim(0));
-  const int64_t N = x.dim(0), V = w.dim(0), chunk_rows = ChunkRows(N, V, options.chunk_rows);
+  const int64_t N = x.dim(0), V = w.dim(0);
+  const int64_t chunk_rows = ChunkRows(x.dtype(), N, V, options.chunk_rows);
   const bool keep = tape.recording() && N * V <= options.keep_at_most;
   Visit visit{.x = x,
               .targets_N = targets_N,
-              .loss_N = Tensor::Empty({N}, x.dtype(), tape.device()),
-              .lse_N = Tensor::Empty({N}, x.dtype(), tape.device()),
+              .loss_N = Tensor::Empty({N}, AccumulatorOf(x.dtype()), tape.device()),
+              .lse_N = Tensor::Empty({N}, AccumulatorOf(x.dtype()), tape.device()),
               .sums = Tensor::Empty({kHeadLossSums}, DType::kF64, tape.device()),
               .logits_shape = {keep ? N : chunk_rows, V},
               .chunk_rows = chunk_rows};

@@ -22,7 +22,7 @@ Cost CostOf(const LowerBoundBackwardArgs& args) {
 HgrnGates HgrnGate(Tape& tape, Var f_ND, Var bound_D) {
   CHECK_EQ(f_ND.shape().back(), bound_D.shape().size());
   Stream& stream = tape.stream();
-  const Tensor g = Tensor::Empty(f_ND.shape(), f_ND.value.dtype(), tape.device());
+  const Tensor g = Tensor::Empty(f_ND.shape(), AccumulatorOf(f_ND.value.dtype()), tape.device());
   const Tensor k = Tensor::Empty(f_ND.shape(), f_ND.value.dtype(), tape.device());
   HgrnGateForward(stream, {.f_ND = f_ND.value, .bound_D = bound_D.value, .g_ND = g, .k_ND = k});
   Node node{.name = "hgrn_gate"};

@@ -11,34 +11,30 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/fused_dots.h"
+
 namespace lt2 {
 
-// r_i of kLanes keys, whose channel d is row d of kT [D, kLanes]. Not inlined: on its own the
-// compiler keeps the sums in registers, which is half as fast again.
-template <int kLanes, class T>
-[[gnu::noinline]] void IndexDots(const T* q_D, int64_t D, const double* kT, double* r) {
-  double sum[kLanes] = {};
-  for (int64_t d = 0; d < D; ++d, kT += kLanes) {
-    const double q = q_D[d];
+// sum_i += w max(r_i, 0), or w r_i where nothing is cut off.
+template <int kLanes>
+LT2_HOST_DEVICE inline void AddIndexTerm(double w, bool cut, const double* r, double* sum) {
 #pragma omp simd
-    for (int i = 0; i < kLanes; ++i) sum[i] = std::fma(q, kT[i], sum[i]);
+  for (int i = 0; i < kLanes; ++i) {
+    const double term = cut && r[i] < 0 ? 0 : r[i];
+    sum[i] = std::fma(w, term, sum[i]);
   }
-  std::copy(sum, sum + kLanes, r);
 }
 
-// score [kLanes]; r [H, kLanes] is what it is made of. w_H may be null: the mean over heads.
+// score [kLanes] of keys whose channel d is row d of kT [D, kLanes]; r [H, kLanes] is what it is
+// made of. w_H may be null: the mean over heads.
 template <int kLanes, class T>
 inline void IndexScores(const T* q_HD, const T* w_H, int64_t H, int64_t D, const double* kT,
                         double* r, double* score) {
   double sum[kLanes] = {};
   for (int64_t h = 0; h < H; ++h, r += kLanes) {
-    IndexDots<kLanes>(q_HD + h * D, D, kT, r);
+    FusedDots<kLanes>(q_HD + h * D, 1, D, kT, kLanes, r);
     const double w = w_H ? static_cast<double>(w_H[h]) : 1 / static_cast<double>(H);
-#pragma omp simd
-    for (int i = 0; i < kLanes; ++i) {
-      const double term = w_H && r[i] < 0 ? 0 : r[i];
-      sum[i] = std::fma(w, term, sum[i]);
-    }
+    AddIndexTerm<kLanes>(w, w_H != nullptr, r, sum);
   }
   std::copy(sum, sum + kLanes, score);
 }

@@ -69,21 +69,22 @@ Var IndexerLoss(Tape& tape, Var a_NJC, Var b_NC, Var w_NJ, const IndexerTarget& 
     // Asked before to() makes the gradients defined.
     const bool add_da = dx[0].accumulate(), add_db = dx[1].accumulate();
     const bool add_dw = dx[2].accumulate();
-    IndexerLossBackward(stream, {.dloss = dy[0],
-                                 .a_NJC = a,
-                                 .b_NC = b,
-                                 .w_NJ = w,
-                                 .target = target,
-                                 .weight = weight,
-                                 .da_NJC = dx[0].to(),
-                                 .db_NC = dx[1].to(),
-                                 .dw_NJ = dx[2].to(),
-                                 .accumulate_da = add_da,
-                                 .accumulate_db = add_db,
-                                 .accumulate_dw = add_dw,
-                                 .dscore_NS = Tensor::Empty(keys.shape(), a.dtype(), keys.device()),
-                                 .readers = Tensor::Empty({keys.dim(0) + 1 + keys.size()},
-                                                          DType::kI32, keys.device())});
+    IndexerLossBackward(
+        stream,
+        {.dloss = dy[0],
+         .a_NJC = a,
+         .b_NC = b,
+         .w_NJ = w,
+         .target = target,
+         .weight = weight,
+         .da_NJC = dx[0].to(),
+         .db_NC = dx[1].to(),
+         .dw_NJ = dx[2].to(),
+         .accumulate_da = add_da,
+         .accumulate_db = add_db,
+         .accumulate_dw = add_dw,
+         .dscore_NS = Tensor::Empty(keys.shape(), AccumulatorOf(a.dtype()), keys.device()),
+         .readers = Tensor::Empty({keys.dim(0) + 1 + keys.size()}, DType::kI32, keys.device())});
   };
   return tape.Record({a_NJC, b_NC, w_NJ}, loss,
                      {.name = "indexer_loss", .input_grad = std::move(backward)});

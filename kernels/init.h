@@ -14,6 +14,9 @@ namespace lt2 {
 // tensor. Nothing happens on kMeta.
 void InitTensor(const ParamSpec& spec, const Box& box, uint64_t seed, const Tensor& value);
 
+// The whole parameter's master, wherever it lives.
+void InitParam(const Param& param, uint64_t seed);
+
 // One element of the logical tensor, before rounding to its dtype.
 double InitialValue(const Init& init, uint64_t seed, uint64_t name_hash, int64_t index);
 

@@ -3,8 +3,9 @@
 //   struct RmsNormForwardArgs { Tensor x, w, y, rstd; float eps; };
 //   LT2_KERNEL(RmsNormForward, RmsNormForwardArgs)
 //
-// declares reference::RmsNormForward (float64, straight from the formula) and cpu::RmsNormForward,
-// plus CostOf(args), and defines the dispatcher RmsNormForward(stream, args). On kMeta nothing runs
+// declares reference::RmsNormForward (float64, straight from the formula), cpu::RmsNormForward and
+// cuda::RmsNormForward (LT2_HOST_KERNEL: not that one), plus CostOf(args), and defines the
+// dispatcher RmsNormForward(stream, args). Without CUDA no stub is needed. On kMeta nothing runs
 // and the cost is counted. Rule for all backward kernels: `accumulate_dx` says whether a gradient
 // is overwritten or added to; parameter gradients (dw) are always added to. An output tensor that
 // is not wanted is undefined.
@@ -28,11 +29,17 @@ void CountOnly(const Cost& cost);
 
 }  // namespace lt2
 
-#define LT2_KERNEL(Name, Args)                         \
+#define LT2_KERNEL_ON_CUDA_0(Name, Args) DieNoBackend(#Name, stream.device)
+#define LT2_KERNEL_ON_CUDA_1(Name, Args) return cuda::Name(stream, args)
+
+#define LT2_DECLARE_KERNEL(Name, Args, ON_CUDA)        \
   namespace reference {                                \
   void Name(Stream&, const Args&);                     \
   }                                                    \
   namespace cpu {                                      \
+  void Name(Stream&, const Args&);                     \
+  }                                                    \
+  namespace cuda {                                     \
   void Name(Stream&, const Args&);                     \
   }                                                    \
   Cost CostOf(const Args&);                            \
@@ -45,7 +52,14 @@ void CountOnly(const Cost& cost);
       case Backend::kMeta:                             \
         return CountOnly(CostOf(args));                \
       case Backend::kCuda:                             \
-        break;                                         \
+        ON_CUDA(Name, Args);                           \
     }                                                  \
     DieNoBackend(#Name, stream.device);                \
   }
+
+#define LT2_HOST_KERNEL(Name, Args) LT2_DECLARE_KERNEL(Name, Args, LT2_KERNEL_ON_CUDA_0)
+#ifdef LT2_HAS_CUDA
+#define LT2_KERNEL(Name, Args) LT2_DECLARE_KERNEL(Name, Args, LT2_KERNEL_ON_CUDA_1)
+#else
+#define LT2_KERNEL(Name, Args) LT2_HOST_KERNEL(Name, Args)
+#endif

@@ -20,14 +20,15 @@ Var KlDivergence(Tape& tape, Var student_NV, const Tensor& teacher_NV, double te
   Stream& stream = tape.stream();
   const Tensor& student = student_NV.value;
   const int64_t N = student.dim(0);
-  const Tensor lse = Tensor::Empty({N, 2}, student.dtype(), tape.device());
+  const DType statistic = AccumulatorOf(student.dtype());
+  const Tensor lse = Tensor::Empty({N, 2}, statistic, tape.device());
   const Tensor loss = Tensor::Empty({1}, DType::kF64, tape.device());
   KlDivergenceForward(stream, {.student_NV = student,
                                .teacher_NV = teacher_NV,
                                .temperature = temperature,
                                .weight = weight,
                                .lse_N2 = lse,
-                               .kl_N = Tensor::Empty({N}, student.dtype(), tape.device()),
+                               .kl_N = Tensor::Empty({N}, statistic, tape.device()),
                                .loss = loss});
   auto backward = [&stream, student, teacher_NV, lse, temperature, weight](
                       std::span<const Tensor> dy, std::span<GradSlot> dx) {

@@ -15,7 +15,7 @@ Var L2Norm(Tape& tape, Var x, int64_t head_dim, double eps) {
   Stream& stream = tape.stream();
   const DType dtype = x.value.dtype();
   Tensor y = Tensor::Empty(x.shape(), dtype, tape.device());
-  Tensor rho = Tensor::Empty({x.shape().size() / head_dim}, dtype, tape.device());
+  Tensor rho = Tensor::Empty({x.shape().size() / head_dim}, AccumulatorOf(dtype), tape.device());
   L2NormForward(stream, {.x = x.value, .y = y, .rho = rho, .eps = eps});
   return tape.Record(
       {x}, y,

@@ -18,8 +18,8 @@ Var LayerNorm(Tape& tape, Var x_NC, Param& w_C, int64_t group, double eps) {
   const DType dtype = x_NC.value.dtype();
   const Shape groups = {x_NC.shape().rows(), w_C.value.size() / group};
   Tensor y = Tensor::Empty(x_NC.shape(), dtype, tape.device());
-  Tensor mean = Tensor::Empty(groups, dtype, tape.device());
-  Tensor rstd = Tensor::Empty(groups, dtype, tape.device());
+  Tensor mean = Tensor::Empty(groups, AccumulatorOf(dtype), tape.device());
+  Tensor rstd = Tensor::Empty(groups, AccumulatorOf(dtype), tape.device());
   LayerNormForward(
       stream, {.x = x_NC.value, .w = w_C.value, .y = y, .mean = mean, .rstd = rstd, .eps = eps});
   return tape.Record({x_NC}, y,

@@ -18,7 +18,8 @@ Var RmsNorm(Tape& tape, Var x, Param& w, double eps, int64_t group) {
   CHECK_EQ(width % group, 0) << w.spec.name << " in groups of " << group;
   Stream& stream = tape.stream();
   Tensor y = Tensor::Empty(x.shape(), x.value.dtype(), tape.device());
-  Tensor rstd = Tensor::Empty({x.shape().rows(), width / group}, x.value.dtype(), tape.device());
+  Tensor rstd = Tensor::Empty({x.shape().rows(), width / group}, AccumulatorOf(x.value.dtype()),
+                              tape.device());
   RmsNormForward(stream, {.x = x.value, .w = w.value, .y = y, .rstd = rstd, .eps = eps});
   return tape.Record({x}, y,
                      {.name = "rms_norm",

@@ -52,23 +52,25 @@ ScanOutputs ScanAdditive(Tape& tape, const ScanAdditiveInputs& in, double scale,
   CheckShapes(in, documents);
   const Tensor& v = in.v_NGV.value;
   const ScanDims n(in.q_NHK.value, v);
-  const auto state = [&](bool wanted, int64_t count) {
-    return wanted ? Tensor::Empty({count, n.heads, n.k, n.v}, v.dtype(), tape.device()) : Tensor();
+  const auto state = [&](bool wanted, int64_t count, DType dtype) {
+    const Shape shape = {count, n.heads, n.k, n.v};
+    return wanted ? Tensor::Empty(shape, dtype, tape.device()) : Tensor();
   };
 
   const std::vector<Tensor> kept = tape.Kept([&]() -> std::vector<Tensor> {
-    ScanAdditiveForwardArgs args{.q_NHK = in.q_NHK.value,
-                                 .k_NHK = in.k_NHK.value,
-                                 .v_NGV = v,
-                                 .g_NG = in.g_NG.value,
-                                 .g_NGK = in.g_NGK.value,
-                                 .log_gamma_G = in.log_gamma_G,
-                                 .initial_DGKV = in.initial_state_DGKV.value,
-                                 .documents = documents,
-                                 .scale = scale,
-                                 .o_NGV = Tensor::Empty(v.shape(), v.dtype(), tape.device()),
-                                 .final_DGKV = state(want_final_state, documents.capacity()),
-                                 .states_CGKV = state(tape.saves(), documents.chunk_capacity())};
+    ScanAdditiveForwardArgs args{
+        .q_NHK = in.q_NHK.value,
+        .k_NHK = in.k_NHK.value,
+        .v_NGV = v,
+        .g_NG = in.g_NG.value,
+        .g_NGK = in.g_NGK.value,
+        .log_gamma_G = in.log_gamma_G,
+        .initial_DGKV = in.initial_state_DGKV.value,
+        .documents = documents,
+        .scale = scale,
+        .o_NGV = Tensor::Empty(v.shape(), v.dtype(), tape.device()),
+        .final_DGKV = state(want_final_state, documents.capacity(), AccumulatorOf(v.dtype())),
+        .states_CGKV = state(tape.saves(), documents.chunk_capacity(), v.dtype())};
     ScanAdditiveForward(tape.stream(), args);
     return {args.o_NGV, args.final_DGKV, args.states_CGKV};
   });

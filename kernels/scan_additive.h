@@ -12,7 +12,8 @@
 //
 // Shapes: N tokens of D documents, H key heads, G value heads (a multiple of H: key head h serves
 // value heads h·G/H … (h+1)·G/H - 1), key width K, value width V, C chunks of at most kChunk
-// tokens.
+// tokens. A bf16 run has decays and states in float, but for the chunks' states, which are saved as
+// bf16.
 #pragma once
 
 #include "core/tape.h"

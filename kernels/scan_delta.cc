@@ -55,24 +55,26 @@ ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
   const auto empty = [&](const Shape& shape) {
     return Tensor::Empty(shape, v.dtype(), tape.device());
   };
-  const auto state = [&](bool wanted, int64_t count) {
-    return wanted ? empty({count, n.heads, n.k, n.v}) : Tensor();
+  const auto state = [&](bool wanted, int64_t count, DType dtype) {
+    const Shape shape = {count, n.heads, n.k, n.v};
+    return wanted ? Tensor::Empty(shape, dtype, tape.device()) : Tensor();
   };
 
   const std::vector<Tensor> kept = tape.Kept([&]() -> std::vector<Tensor> {
-    ScanDeltaForwardArgs args{.q_NHK = q,
-                              .k_NHK = in.k_NHK.value,
-                              .v_NGV = v,
-                              .g_NG = in.g_NG.value,
-                              .g_NGK = in.g_NGK.value,
-                              .beta_NG = in.beta_NG.value,
-                              .initial_DGKV = in.initial_state_DGKV.value,
-                              .documents = documents,
-                              .scale = scale,
-                              .o_NGV = empty(v.shape()),
-                              .final_DGKV = state(want_final_state, documents.capacity()),
-                              .states_CGKV = state(tape.saves(), documents.chunk_capacity()),
-                              .u_NGV = tape.saves() ? empty(v.shape()) : Tensor()};
+    ScanDeltaForwardArgs args{
+        .q_NHK = q,
+        .k_NHK = in.k_NHK.value,
+        .v_NGV = v,
+        .g_NG = in.g_NG.value,
+        .g_NGK = in.g_NGK.value,
+        .beta_NG = in.beta_NG.value,
+        .initial_DGKV = in.initial_state_DGKV.value,
+        .documents = documents,
+        .scale = scale,
+        .o_NGV = empty(v.shape()),
+        .final_DGKV = state(want_final_state, documents.capacity(), AccumulatorOf(v.dtype())),
+        .states_CGKV = state(tape.saves(), documents.chunk_capacity(), v.dtype()),
+        .u_NGV = tape.saves() ? empty(v.shape()) : Tensor()};
     ScanDeltaForward(tape.stream(), args);
     return {args.o_NGV, args.final_DGKV, args.states_CGKV, args.u_NGV};
   });

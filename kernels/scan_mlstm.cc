@@ -51,29 +51,29 @@ ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
                            const Documents& documents, bool want_final_state) {
   CheckShapes(in, documents);
   const ScanDims n(in.q_NHK.value, in.v_NHV.value);
-  const auto make = [&](bool wanted, const Shape& shape) {
-    return wanted ? Tensor::Empty(shape, in.v_NHV.value.dtype(), tape.device()) : Tensor();
-  };
-  const auto state = [&](bool wanted, int64_t count) {
-    return make(wanted, {count, n.heads, n.k, n.v + 1});
+  const DType dtype = in.v_NHV.value.dtype(), accumulator = AccumulatorOf(dtype);
+  const auto make = [&](bool wanted, const Shape& shape, DType of) {
+    return wanted ? Tensor::Empty(shape, of, tape.device()) : Tensor();
   };
   const std::vector<Tensor> kept = tape.Kept([&]() -> std::vector<Tensor> {
     const int64_t D = documents.capacity(), C = documents.chunk_capacity();
-    const ScanMlstmForwardArgs args{.q_NHK = in.q_NHK.value,
-                                    .k_NHK = in.k_NHK.value,
-                                    .v_NHV = in.v_NHV.value,
-                                    .i_NH = in.i_NH.value,
-                                    .f_NH = in.f_NH.value,
-                                    .initial_DHKW = in.initial_state_DHKW.value,
-                                    .initial_max_DH = in.initial_max_DH,
-                                    .documents = documents,
-                                    .scale = scale,
-                                    .o_NHV = make(true, in.v_NHV.shape()),
-                                    .final_DHKW = state(want_final_state, D),
-                                    .final_max_DH = make(want_final_state, {D, n.heads}),
-                                    .den_NH = make(tape.saves(), {n.tokens, n.heads}),
-                                    .states_CHKW = state(tape.saves(), C),
-                                    .maxes_CH = make(tape.saves(), {C, n.heads})};
+    const auto state = [&](int64_t count) { return Shape{count, n.heads, n.k, n.v + 1}; };
+    const ScanMlstmForwardArgs args{
+        .q_NHK = in.q_NHK.value,
+        .k_NHK = in.k_NHK.value,
+        .v_NHV = in.v_NHV.value,
+        .i_NH = in.i_NH.value,
+        .f_NH = in.f_NH.value,
+        .initial_DHKW = in.initial_state_DHKW.value,
+        .initial_max_DH = in.initial_max_DH,
+        .documents = documents,
+        .scale = scale,
+        .o_NHV = make(true, in.v_NHV.shape(), dtype),
+        .final_DHKW = make(want_final_state, state(D), accumulator),
+        .final_max_DH = make(want_final_state, {D, n.heads}, accumulator),
+        .den_NH = make(tape.saves(), {n.tokens, n.heads}, accumulator),
+        .states_CHKW = make(tape.saves(), state(C), dtype),
+        .maxes_CH = make(tape.saves(), {C, n.heads}, accumulator)};
     ScanMlstmForward(tape.stream(), args);
     return {args.o_NHV,  args.final_DHKW,  args.final_max_DH,
             args.den_NH, args.states_CHKW, args.maxes_CH};
@@ -85,6 +85,9 @@ ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
   node.input_grad = [&stream = tape.stream(), in, scale, documents, o = kept[0], den = kept[3],
                      states = kept[4],
                      maxes = kept[5]](std::span<const Tensor> dy, std::span<GradSlot> dx) {
+    const Tensor dstates = states.on_host()
+                               ? Tensor()
+                               : Tensor::Empty(states.shape(), states.dtype(), states.device());
     ScanMlstmBackward(stream, {.q_NHK = in.q_NHK.value,
                                .k_NHK = in.k_NHK.value,
                                .v_NHV = in.v_NHV.value,
@@ -100,6 +103,7 @@ ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
                                .maxes_CH = maxes,
                                .do_NHV = dy[0],
                                .dfinal_DHKW = dy.size() > 1 ? dy[1] : Tensor(),
+                               .dstates_CHKW = dstates,
                                .dq_NHK = GradInto(dx[0]),
                                .dk_NHK = GradInto(dx[1]),
                                .dv_NHV = GradInto(dx[2]),

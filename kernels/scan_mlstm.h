@@ -12,7 +12,8 @@
 // held fixed, which is exact wherever the state goes on to an o.
 //
 // Shapes: N tokens of D documents, H heads, key width K, value width V, W = V + 1, C chunks of at
-// most kChunk tokens.
+// most kChunk tokens. A bf16 run has gates, den, m and states in float, but for the chunks' states,
+// which are saved as bf16.
 #pragma once
 
 #include "core/tape.h"
@@ -40,6 +41,7 @@ struct ScanMlstmBackwardArgs {
   double scale = 1;
   Tensor o_NHV, den_NH, states_CHKW, maxes_CH;  // the forward's
   Tensor do_NHV, dfinal_DHKW;                   // undefined: zero
+  Tensor dstates_CHKW;                          // working memory, of the GPU alone
   GradInto dq_NHK, dk_NHK, dv_NHV, di_NH, df_NH, dinitial_DHKW;
 };
 

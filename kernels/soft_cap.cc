@@ -14,7 +14,8 @@ Var SoftCap(Tape& tape, Var x_NC, Param& b_C, double cap) {
   CHECK_EQ(x_NC.shape().back(), b_C.value.size()) << b_C.spec.name;
   CHECK_GT(cap, 0) << b_C.spec.name;
   Stream& stream = tape.stream();
-  Tensor y = Tensor::Empty(x_NC.shape(), x_NC.value.dtype(), tape.device());
+  const DType dtype = AccumulatorOf(x_NC.value.dtype());  // gates are made from it
+  Tensor y = Tensor::Empty(x_NC.shape(), dtype, tape.device());
   SoftCapForward(stream, {.x = x_NC.value, .b = b_C.value, .y = y, .cap = cap});
   return tape.Record(
       {x_NC}, y,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/allocator.h"
+#include "core/cuda.h"
 #include "core/philox.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
@@ -16,8 +17,6 @@
 
 namespace lt2 {
 namespace {
-
-const Device kCpu{Backend::kCpu};
 
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -53,25 +52,33 @@ Batch RandomBatch(const StepOptions& options, uint64_t key) {
 
 }  // namespace
 
-MachineLimits MeasureLimits() {
-  Stream stream{.device = kCpu};
-  constexpr int64_t kEdge = 1024;
-  const Tensor a = Tensor::Zeros({kEdge, kEdge}, DType::kF32, kCpu), b = a.Clone(), c = a.Clone();
-  const double gemm = MedianSeconds(5, [&] { Gemm(stream, {.a = a, .b = b, .c = c}); });
-  constexpr int64_t kFloats = int64_t{1} << 26;  // 256 MiB, far beyond the caches
-  const Tensor from = Tensor::Zeros({kFloats}, DType::kF32, kCpu), to = from.Clone();
+MachineLimits MeasureLimits(Device device, DType dtype) {
+  const bool gpu = device.backend == Backend::kCuda;
+  Stream stream{.device = device};
+  const int64_t edge = gpu ? 8192 : 1024;
+  const Tensor a = Tensor::Zeros({edge, edge}, dtype, device), b = a.Clone(), c = a.Clone();
+  const double gemm = MedianSeconds(5, [&] {
+    Gemm(stream, {.a = a, .b = b, .c = c});
+    WaitFor(stream);
+  });
+  const int64_t floats = int64_t{1} << (gpu ? 28 : 26);  // far beyond the caches
+  const Tensor from = Tensor::Zeros({floats}, DType::kF32, device), to = from.Clone();
   const double copy = MedianSeconds(5, [&] {
+    if (gpu) {
+      to.CopyFrom(from);
+      return WaitFor(stream);
+    }
     const float* source = from.data<float>();
     float* target = to.data<float>();
 #pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < kFloats; ++i) target[i] = source[i];
+    for (int64_t i = 0; i < floats; ++i) target[i] = source[i];
   });
-  return {.gemm_flops = 2.0 * kEdge * kEdge * kEdge / gemm,
-          .copy_bytes = 8.0 * static_cast<double>(kFloats) / copy};
+  const double cube = static_cast<double>(edge) * static_cast<double>(edge * edge);
+  return {.gemm_flops = 2 * cube / gemm, .copy_bytes = 8.0 * static_cast<double>(floats) / copy};
 }
 
-absl::StatusOr<std::vector<OpTiming>> BenchOps(const std::vector<std::string>& ops, DType dtype,
-                                               int repeats) {
+absl::StatusOr<std::vector<OpTiming>> BenchOps(const std::vector<std::string>& ops, Device device,
+                                               DType dtype, int repeats) {
   const std::vector<std::string> known = BenchTargetNames();
   for (const std::string& op : ops) {
     if (std::find(known.begin(), known.end(), op) == known.end()) {
@@ -80,12 +87,12 @@ absl::StatusOr<std::vector<OpTiming>> BenchOps(const std::vector<std::string>& o
           StrCat("no operator '", op, "'", near.empty() ? "" : "; did you mean '" + near + "'?"));
     }
   }
-  const MachineLimits limits = MeasureLimits();
+  const MachineLimits limits = MeasureLimits(device, dtype);
   std::vector<OpTiming> timings;
   for (const std::string& op : known) {
     if (!ops.empty() && std::find(ops.begin(), ops.end(), op) == ops.end()) continue;
     ASSIGN_OR_RETURN(const std::unique_ptr<BenchTarget> target, MakeBenchTarget(op, dtype));
-    Stream stream{.device = kCpu};
+    Stream stream{.device = device};
     std::vector<double> forward, backward;
     for (int i = 0; i <= repeats; ++i) {
       const BenchTarget::Seconds seconds = target->Run(stream);
@@ -108,18 +115,19 @@ absl::StatusOr<std::vector<OpTiming>> BenchOps(const std::vector<std::string>& o
   return timings;
 }
 
-absl::StatusOr<StepTiming> BenchStep(const RunConfig& config, int steps, Communicator& world) {
+absl::StatusOr<StepTiming> BenchStep(const RunConfig& config, Device device, int steps,
+                                     Communicator& world) {
   ASSIGN_OR_RETURN(const Mesh mesh, MeshFor(config, world.size()));
   const std::unique_ptr<Communicator> dp = AxisGroup(world, mesh, Axis::kDp);
   ASSIGN_OR_RETURN(const StepOptions options,
-                   StepOptionsFor(config, mesh, config.batch.micro_batch, world));
-  const MachineLimits limits = MeasureLimits();
-  HostAllocator& host = HostAllocator::Get();
-  host.Trim();
+                   StepOptionsFor(config, mesh, device, config.batch.micro_batch, world));
+  const MachineLimits limits = MeasureLimits(device, options.dtype);
+  CachingAllocator& memory = CachingAllocator::Of(device);
+  memory.Trim();
   const MemoryPlan plan = PlanMemory(options, mesh, dp->rank(), /*diagnostics=*/false);
-  RETURN_IF_ERROR(CheckFits(plan, HostMemoryBudget(world.local_size())));
-  const int64_t before = host.stats().live;
-  host.Reserve(plan.peak_bytes);
+  RETURN_IF_ERROR(CheckFits(plan, MemoryBudget(device, world.local_size())));
+  const int64_t before = memory.stats().live;
+  memory.Reserve(plan.peak_bytes);
   TrainStep step(options, mesh, *dp);
   step.InitializeParameters(static_cast<uint64_t>(config.run.seed));
   std::vector<Batch> batches;
@@ -132,8 +140,8 @@ absl::StatusOr<StepTiming> BenchStep(const RunConfig& config, int steps, Communi
   constexpr int kWarmUp = 3;
   for (int i = 0; i < steps + kWarmUp; ++i) {
     if (i == 1) {
-      host.ResetPeak();
-      growths = host.stats().growths;
+      memory.ResetPeak();
+      growths = memory.stats().growths;
     }
     dp->Barrier();
     const double begun = MonotonicSeconds();
@@ -141,6 +149,7 @@ absl::StatusOr<StepTiming> BenchStep(const RunConfig& config, int steps, Communi
     for (const Batch& batch : batches) step.MicroBatch(batch);
     const StepReport report = step.Finish({.step = i + 1, .lr = config.optimizer.lr});
     step.optimizer().WaitForValues();
+    WaitFor({.device = device});
     if (i >= kWarmUp) seconds.push_back(MonotonicSeconds() - begun);
     timing.loss_last = report.sums[0] / report.counted_tokens;
     if (i == 0) timing.loss_first = timing.loss_last;
@@ -150,8 +159,8 @@ absl::StatusOr<StepTiming> BenchStep(const RunConfig& config, int steps, Communi
   timing.tokens_per_s = tokens / timing.step_s;
   timing.model_tflops = timing.tokens_per_s * plan.model_flops_per_token / 1e12;
   timing.gemm_share = timing.model_tflops * 1e12 / world.size() / limits.gemm_flops;
-  timing.peak_bytes = host.stats().peak - before;
-  timing.growths = host.stats().growths - growths;
+  timing.peak_bytes = memory.stats().peak - before;
+  timing.growths = memory.stats().growths - growths;
   return timing;
 }
 

@@ -12,10 +12,10 @@ namespace lt2 {
 
 // What this machine does at best with the threads in use.
 struct MachineLimits {
-  double gemm_flops = 0;  // per second, float32, 1024³
+  double gemm_flops = 0;  // per second, in the run's dtype: 1024³, 8192³ on a GPU
   double copy_bytes = 0;  // per second, read plus written, far beyond the caches
 };
-MachineLimits MeasureLimits();
+MachineLimits MeasureLimits(Device device, DType dtype);
 
 // One operator, or one mixer's whole layer, at a size worth timing.
 struct OpTiming {
@@ -25,10 +25,10 @@ struct OpTiming {
   double floor_s = 0;  // of both: the larger of FLOPs at gemm_flops and bytes at copy_bytes
   double share() const { return floor_s / (forward_s + backward_s); }
 };
-// `ops`: names of operators or mixer.KIND; empty: all. NotFound for an unknown name. `dtype`: F32
-// or F64.
-absl::StatusOr<std::vector<OpTiming>> BenchOps(const std::vector<std::string>& ops, DType dtype,
-                                               int repeats);
+// `ops`: names of operators or mixer.KIND; empty: all. NotFound for an unknown name. `dtype`: F32,
+// F64 on the CPU, BF16 on a GPU.
+absl::StatusOr<std::vector<OpTiming>> BenchOps(const std::vector<std::string>& ops, Device device,
+                                               DType dtype, int repeats);
 
 struct StepTiming {
   double step_s = 0;                          // median
@@ -39,6 +39,7 @@ struct StepTiming {
   double loss_first = 0, loss_last = 0;
 };
 // Whole optimizer steps on random tokens, `steps` timed ones after warm-up. Collective.
-absl::StatusOr<StepTiming> BenchStep(const RunConfig& config, int steps, Communicator& world);
+absl::StatusOr<StepTiming> BenchStep(const RunConfig& config, Device device, int steps,
+                                     Communicator& world);
 
 }  // namespace lt2

@@ -1,5 +1,6 @@
 #include "launch/bench_target.h"
 
+#include "core/cuda.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
 #include "core/trace.h"
@@ -51,6 +52,7 @@ class MixerTarget final : public BenchTarget {
     const Var x = tape.Input(x_ND_, /*needs_grad=*/true);
     const double begun = MonotonicSeconds();
     const MixerOutput out = mixer_->Forward(tape, x, {.documents = documents});
+    WaitFor(stream);
     const double between = MonotonicSeconds();
     std::vector<Tape::Seed> seeds = {{out.y_ND, x_ND_}};
     if (out.auxiliary_loss.value.defined()) {
@@ -58,6 +60,7 @@ class MixerTarget final : public BenchTarget {
                        Tensor::FromHost(std::vector<double>{1}, {1}, DType::kF64, stream.device)});
     }
     tape.Backward(std::move(seeds), std::span(&x, 1));
+    WaitFor(stream);
     return {.forward = between - begun, .backward = MonotonicSeconds() - between};
   }
 
@@ -68,7 +71,7 @@ class MixerTarget final : public BenchTarget {
       const Shape& shape = param->spec.shape;
       param->BindValue(Tensor::Empty(shape, dtype_, device));
       param->BindGradient(Tensor::Zeros(shape, dtype_, device));
-      InitTensor(param->spec, Box::Whole(shape), /*seed=*/1, param->value);
+      InitParam(*param, /*seed=*/1);
     }
     const Shape shape = {kRows * kLength, width_};
     x_ND_ = device.backend == Backend::kMeta

@@ -47,14 +47,27 @@ CheckpointInfo CheckpointInfoOf(const RunConfig& config, const Mesh& mesh, const
   return info;
 }
 
-absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& mesh,
+absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& mesh, Device device,
                                            int64_t max_documents, Communicator& world) {
+  if (device.backend == Backend::kCuda) {
+    if (mesh.size() > 1) {
+      return absl::InvalidArgumentError(
+          "--device cuda: this version trains on one GPU; start one rank, or use --device cpu");
+    }
+    if (config.parallel.precision == Precision::kFp64) {
+      return absl::InvalidArgumentError(
+          "parallel.precision: GPUs compute in fp32 or bf16; use --device cpu for fp64");
+    }
+  } else if (config.parallel.precision == Precision::kBf16) {
+    return absl::InvalidArgumentError(
+        "parallel.precision: \"bf16\" is computed on a GPU (--device cuda); use \"fp32\" on a CPU");
+  }
   const int64_t replica_tokens = config.batch.micro_batch * config.data.sequence * mesh.dp;
   StepOptions options{.model = config.model,
                       .optimizer = config.optimizer,
                       .zero = static_cast<int>(config.parallel.zero),
-                      .dtype = config.parallel.value_dtype(),
-                      .device = {Backend::kCpu},
+                      .dtype = config.parallel.compute_dtype(),
+                      .device = device,
                       .sequence = config.data.sequence,
                       .micro_batch = config.batch.micro_batch,
                       .micro_batches = config.batch.tokens / replica_tokens,
@@ -67,7 +80,7 @@ absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& 
   absl::StatusOr<std::string> choice = std::string();
   if (world.rank() == 0) {
     const absl::StatusOr<RecomputePolicy> policy =
-        ChooseRecompute(options, mesh, HostMemoryBudget(world.local_size()));
+        ChooseRecompute(options, mesh, MemoryBudget(device, world.local_size()));
     choice = policy.ok() ? absl::StatusOr<std::string>(std::to_string(static_cast<int>(*policy)))
                          : policy.status();
   }

@@ -19,9 +19,9 @@ JsonLine Environment(const RunConfig& config, const Mesh& mesh, Communicator& wo
 CheckpointInfo CheckpointInfoOf(const RunConfig& config, const Mesh& mesh, const Loader& loader,
                                 const RunState& state);
 
-// The step that a configuration describes on this mesh; `recompute = "auto"` is decided here.
-// max_documents: in a micro-batch. Collective over `world`.
-absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& mesh,
+// The step that a configuration describes on this mesh and device; `recompute = "auto"` is decided
+// here. max_documents: in a micro-batch. Collective over `world`.
+absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& mesh, Device device,
                                            int64_t max_documents, Communicator& world);
 
 }  // namespace lt2

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "core/allocator.h"
+#include "core/cuda.h"
 #include "core/strings.h"
 
 namespace lt2 {
@@ -62,7 +63,8 @@ absl::StatusOr<RecomputePolicy> ChooseRecompute(StepOptions options, const Mesh&
       ". Lower batch.micro_batch or data.sequence, or use more ranks with parallel.zero = 1"));
 }
 
-int64_t HostMemoryBudget(int local_ranks) {
+int64_t MemoryBudget(Device device, int local_ranks) {
+  if (device.backend == Backend::kCuda) return cuda::FreeMemory(device.index);
   int64_t available = int64_t{1} << 62;  // unknown: no limit
   std::ifstream file("/proc/meminfo");
   std::string key, unit;

@@ -27,9 +27,9 @@ MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, int rank, bool diag
 absl::StatusOr<RecomputePolicy> ChooseRecompute(StepOptions options, const Mesh& mesh,
                                                 int64_t budget_bytes);
 
-// Host memory a rank may use: what the machine and the control group leave now, shared by the
-// ranks of the host.
-int64_t HostMemoryBudget(int local_ranks);
+// Memory a rank may use: what a GPU has free, or what the machine and the control group leave now,
+// shared by the ranks of the host.
+int64_t MemoryBudget(Device device, int local_ranks);
 
 // OK, or InvalidArgument saying what the plan needs, what there is, and what to change.
 absl::Status CheckFits(const MemoryPlan& plan, int64_t budget_bytes);

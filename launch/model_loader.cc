@@ -7,7 +7,7 @@
 
 namespace lt2 {
 
-absl::StatusOr<LoadedModel> LoadModel(const std::string& path, DType dtype) {
+absl::StatusOr<LoadedModel> LoadModel(const std::string& path, DType dtype, Device device) {
   LoadedModel loaded{.dtype = dtype};
   ASSIGN_OR_RETURN(loaded.checkpoint,
                    ResolveCheckpoint(path, [](const std::string& text) { LogWarn(text); }));
@@ -18,7 +18,7 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& path, DType dtype) {
   loaded.model = std::make_unique<LanguageModel>(loaded.config.model);
   std::vector<TensorPiece> pieces;
   for (Param* param : loaded.model->params().all()) {
-    param->BindValue(Tensor::Empty(param->spec.shape, dtype, {Backend::kCpu}));
+    param->BindValue(Tensor::Empty(param->spec.shape, dtype, device));
     pieces.push_back({.group = "param",
                       .name = param->spec.name,
                       .shape = param->spec.shape,

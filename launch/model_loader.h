@@ -16,11 +16,11 @@ struct LoadedModel {
   int64_t step = 0;
   RunConfig config;  // the run's, as saved
   DType dtype = DType::kF32;
-  std::unique_ptr<LanguageModel> model;  // parameters bound on the host
+  std::unique_ptr<LanguageModel> model;  // parameters bound on the device
 };
 
 // `dtype`: what the parameters are loaded as. NotFound, DataLoss or InvalidArgument naming the
 // path.
-absl::StatusOr<LoadedModel> LoadModel(const std::string& path, DType dtype);
+absl::StatusOr<LoadedModel> LoadModel(const std::string& path, DType dtype, Device device);
 
 }  // namespace lt2

@@ -82,15 +82,6 @@ void CheckSize(const RunConfig& config, const ConfigTable& root) {
                             "or data.sequence"));
 }
 
-// What the contract knows and this version cannot do.
-void CheckSupported(const RunConfig& config, const ConfigTable& root) {
-  const ConfigTable parallel = root.Table("parallel");
-  if (config.parallel.precision == Precision::kBf16) {
-    parallel.AddError(
-        "precision", "\"bf16\" needs CUDA kernels, which this version does not have; use \"fp32\"");
-  }
-}
-
 absl::StatusOr<RunConfig> ReadRunConfig(ConfigTable root, const std::vector<std::string>& sets) {
   for (const std::string& set : sets) RETURN_IF_ERROR(root.Override(set));
   const std::string source = root.source();
@@ -109,7 +100,6 @@ absl::StatusOr<RunConfig> ReadRunConfig(ConfigTable root, const std::vector<std:
   CheckBatch(config, root);
   CheckSchedule(config, root);
   CheckSize(config, root);
-  CheckSupported(config, root);
   RETURN_IF_ERROR(root.Finish());
   for (DataConfig::Train& train : config.data.train) {
     train.path = ResolveInputPath(train.path, source);

@@ -23,7 +23,12 @@ TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, Communicator&
       auxiliary_(Tensor::Zeros({1}, DType::kF64, options.device)) {
   const std::vector<Param*> params = model_.params().all();
   for (Param* param : params) {
-    param->BindValue(Tensor::Zeros(param->spec.shape, options.dtype, options.device));
+    const Shape& shape = param->spec.shape;
+    const DType master = AccumulatorOf(options.dtype);
+    if (options.dtype != master && !param->spec.elementwise) {
+      param->BindValue(Tensor::Empty(shape, options.dtype, options.device));
+    }
+    param->BindMaster(Tensor::Zeros(shape, master, options.device));
   }
   reducer_ = std::make_unique<Reducer>(params, layout_, dp);
   optimizer_ = std::make_unique<Optimizer>(
@@ -33,7 +38,7 @@ TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, Communicator&
 void TrainStep::InitializeParameters(uint64_t seed) {
   if (options_.device.backend == Backend::kMeta) return;
   for (Param* param : model_.params().all()) {
-    InitTensor(param->spec, Box::Whole(param->spec.shape), seed, param->value);
+    InitParam(*param, seed);
   }
 }
 
@@ -49,8 +54,11 @@ void TrainStep::Begin() {
 void TrainStep::Load(const Batch& batch) {
   if (options_.device.backend == Backend::kMeta) return;
   CHECK_EQ(static_cast<int64_t>(batch.ids.size()), ids_N_.size());
-  std::copy(batch.ids.begin(), batch.ids.end(), ids_N_.data<int32_t>());
-  std::copy(batch.targets.begin(), batch.targets.end(), targets_N_.data<int32_t>());
+  const auto fill = [](const Tensor& to, std::span<const int32_t> from) {
+    to.CopyFrom(Tensor::FromHost(from, to.shape(), {Backend::kCpu}));
+  };
+  fill(ids_N_, batch.ids);
+  fill(targets_N_, batch.targets);
   documents_.Fill(batch.cu_seqlens);
 }
 
@@ -74,7 +82,7 @@ StepReport TrainStep::Finish(StepInput input) {
   reducer_->Finish();
   std::vector<double> sums(sums_.size(), 0.0);
   double auxiliary = 0;
-  if (sums_.on_host()) {
+  if (!sums_.on_meta()) {
     sums = sums_.ToDoubles();
     input.counted_tokens = sums[kCountedSum];
     auxiliary = auxiliary_.ToDoubles()[0];
@@ -92,8 +100,9 @@ TrainStep::Score TrainStep::Evaluate(const Batch& batch) {
   optimizer_->WaitForValues();
   Load(batch);
   const Tensor sums = model_.Evaluate(stream_, ids_N_, targets_N_, documents_);
-  if (!sums.on_host()) return {};
-  return {.nll = sums.data<double>()[kLossSum], .counted = sums.data<double>()[kCountedSum]};
+  if (sums.on_meta()) return {};
+  const std::vector<double> totals = sums.ToDoubles();
+  return {.nll = totals[kLossSum], .counted = totals[kCountedSum]};
 }
 
 }  // namespace lt2

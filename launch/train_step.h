@@ -22,7 +22,7 @@ struct StepOptions {
   OptimizerConfig optimizer;
   int zero = 1;
   RecomputePolicy recompute = RecomputePolicy::kNone;
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;  // of activations and of what matrix products read
   Device device;
   int64_t sequence = 0;       // tokens of a window
   int64_t micro_batch = 1;    // windows at a time

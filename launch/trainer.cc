@@ -137,15 +137,16 @@ absl::Status Trainer::Prepare() {
   loader_ = *std::move(loader);
   schedule_ =
       std::make_unique<Schedule>(config_.schedule, config_.optimizer.lr, config_.batch.tokens);
-  ASSIGN_OR_RETURN(
-      const StepOptions step_options,
-      StepOptionsFor(config_, mesh_, loader_->max_documents(config_.batch.micro_batch), world_));
+  ASSIGN_OR_RETURN(const StepOptions step_options,
+                   StepOptionsFor(config_, mesh_, options_.device,
+                                  loader_->max_documents(config_.batch.micro_batch), world_));
   plan_ = PlanMemory(step_options, mesh_, dp_->rank());
   LogInfo(plan_.ToString());
   LogDebug(StrCat("data ", loader_->fingerprint(), ", ", loader_->valid_windows(),
                   " validation windows"));
-  RETURN_IF_ERROR(Agree(world_, CheckFits(plan_, HostMemoryBudget(world_.local_size()))));
-  HostAllocator::Get().Reserve(plan_.peak_bytes);
+  RETURN_IF_ERROR(
+      Agree(world_, CheckFits(plan_, MemoryBudget(options_.device, world_.local_size()))));
+  CachingAllocator::Of(options_.device).Reserve(plan_.peak_bytes);
   step_ = std::make_unique<TrainStep>(step_options, mesh_, *dp_);
   step_->InitializeParameters(config_.run.seed);
   return absl::OkStatus();
@@ -271,7 +272,7 @@ StepReport Trainer::OneStep(Batch& batch, bool diagnose, StepMetrics& metrics) {
   metrics.tokens_per_s = static_cast<double>(tokens) / metrics.step_s;
   metrics.tokens_per_s_per_gpu = metrics.tokens_per_s / world_.size();
   metrics.model_tflops_per_gpu = metrics.tokens_per_s_per_gpu * plan_.model_flops_per_token / 1e12;
-  metrics.peak_bytes = HostAllocator::Get().stats().peak;
+  metrics.peak_bytes = CachingAllocator::Of(options_.device).stats().peak;
   if (diagnose) metrics.more = ToJson(diagnostics_, diagnosed);
   // Of the objective's units: a sum over layers and loops, per counted token.
   if (step_->has_auxiliary_losses()) {

@@ -14,6 +14,7 @@
 namespace lt2 {
 
 struct TrainOptions {
+  Device device;                // where the step is computed
   std::string run_dir;          // "": the configuration's
   std::string resume = "auto";  // auto, never, or a checkpoint's or run's path
   std::string init_from;        // a checkpoint whose weights alone start a new run

@@ -17,16 +17,16 @@ namespace {
 // The mean of what is counted.
 double MeanOf(const Tensor& loss_N, const Tensor& targets_N) {
   double sum = 0, counted = 0;
-  const std::vector<double> losses = loss_N.ToDoubles();
+  const std::vector<double> losses = loss_N.ToDoubles(), targets = targets_N.ToDoubles();
   for (size_t i = 0; i < losses.size(); ++i) {
     sum += losses[i];
-    counted += targets_N.data<int32_t>()[i] >= 0;
+    counted += targets[i] >= 0;
   }
   return counted > 0 ? sum / counted : 0;
 }
 
 double MeanOf(const Tensor& sums) {
-  const double* sum = sums.data<double>();
+  const std::vector<double> sum = sums.ToDoubles();
   return sum[kCountedSum] > 0 ? sum[kLossSum] / sum[kCountedSum] : 0;
 }
 
@@ -79,7 +79,7 @@ LanguageModel::Loss LanguageModel::Forward(Tape& tape, const Tensor& ids_N, cons
     silent.set_recording(false);
     const Var normed = stack_->Normed(silent, silent.Input(h_ND.value));
     const Tensor sums = HeadLoss(silent, normed, head_weight(), targets_N).value;
-    if (sums.on_host()) diagnostics->loss[loop] = MeanOf(sums);
+    if (!sums.on_meta()) diagnostics->loss[loop] = MeanOf(sums);
   };
   const LoopedStack::Output out =
       stack_->Forward(tape, Embedding(tape, ids_N, embed_), documents, options,
@@ -103,7 +103,7 @@ LanguageModel::Loss LanguageModel::ForwardWithExits(Tape& tape, const Tensor& id
     if (loop + 1 < config_.loops) gates.push_back(Gate(tape, normed));
     losses.push_back(HeadLossPerToken(tape, normed, head_weight(), targets_N, head));
     const Tensor& loss_N = losses.back().loss_N.value;
-    if (options.diagnostics != nullptr && loss_N.on_host()) {
+    if (options.diagnostics != nullptr && !loss_N.on_meta()) {
       options.diagnostics->loss[loop] = MeanOf(loss_N, targets_N);
     }
   };
@@ -146,7 +146,7 @@ LoopedStack::Readout LanguageModel::ExitReadout(Tape& tape, Tensor* leaving_ND) 
     const Var normed = stack_->Normed(tape, h_ND);
     const Tensor& h = normed.value;
     if (loop == 0) {
-      left_N = Tensor::Empty({h.dim(0)}, h.dtype(), h.device());
+      left_N = Tensor::Empty({h.dim(0)}, AccumulatorOf(h.dtype()), h.device());
       Fill(tape.stream(), left_N, 1);
       *leaving_ND = Tensor::Empty(h.shape(), h.dtype(), h.device());
     }

@@ -13,7 +13,7 @@ namespace {
 double Norm(Stream& stream, const Tensor& x) {
   const Tensor sum = Tensor::Zeros({1}, DType::kF64, x.device());
   SquaredNorm(stream, {.x = x, .sum = sum});
-  return std::sqrt(sum.data<double>()[0]);
+  return std::sqrt(sum.ToDoubles()[0]);
 }
 
 std::vector<std::unique_ptr<Block>> MakeBlocks(const ModelConfig& config, const ParamScope& root) {
@@ -31,8 +31,8 @@ std::vector<std::unique_ptr<Block>> MakeBlocks(const ModelConfig& config, const 
 
 Param* MakeResidual(const ModelConfig& config, const ParamScope& root) {
   if (!config.loop_residual) return nullptr;
-  return &root.Add("loop.residual", {config.loops, config.width}, {.kind = Init::Kind::kZeros},
-                   /*decay=*/false);
+  return &root.AddElementwise("loop.residual", {config.loops, config.width},
+                              {.kind = Init::Kind::kZeros}, /*decay=*/false);
 }
 
 }  // namespace
@@ -100,10 +100,10 @@ LoopedStack::Output LoopedStack::Forward(Tape& tape, Var h_ND, const Documents& 
     const std::vector<Var> out = RunLoop(tape, h_ND, loop, documents, options, mass);
     h_ND = out[0];
     output.auxiliary_losses.insert(output.auxiliary_losses.end(), out.begin() + 1, out.end());
-    if (diagnostics != nullptr && h_ND.value.on_host()) {
+    if (diagnostics != nullptr && !h_ND.value.on_meta()) {
       diagnostics->hidden_rms[loop] =
           Norm(tape.stream(), h_ND.value) / std::sqrt(static_cast<double>(h_ND.value.size()));
-      const double* sums = mass.data<double>();
+      const std::vector<double> sums = mass.ToDoubles();
       diagnostics->first_token_mass[loop] = sums[1] > 0 ? sums[0] / sums[1] : 0;
       h_ND = Probe(tape, h_ND, [&tape, diagnostics, loop](const Tensor& dh) {
         diagnostics->gradient_norm[loop] = Norm(tape.stream(), dh);

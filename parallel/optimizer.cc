@@ -6,6 +6,7 @@
 
 #include "core/log.h"
 #include "core/strings.h"
+#include "kernels/elementwise.h"
 #include "parallel/grad_norm.h"
 
 namespace lt2 {
@@ -28,18 +29,18 @@ Optimizer::Optimizer(std::span<Param* const> params, const LayoutTable& layout, 
       gathers_(layout.buckets.size()) {
   CHECK_EQ(params_.size(), layout.entries.size());
   CHECK_EQ(dp.size(), layout.dp);
-  hyper_ = Tensor::Zeros({kHyperSize}, DType::kF64, params_[0]->value.device());
+  hyper_ = Tensor::Zeros({kHyperSize}, DType::kF64, params_[0]->master.device());
   for (const Bucket& bucket : layout.buckets) {
-    const Tensor like = params_[bucket.params[0]]->value;
+    const Tensor like = params_[bucket.params[0]]->master;
     Tensor& buffer =
         values_.emplace_back(Tensor::Zeros({bucket.elements}, like.dtype(), like.device()));
     std::vector<Piece>& pieces = pieces_.emplace_back();
     for (int p : bucket.params) {
       Param& param = *params_[p];
       const LayoutEntry& entry = layout.entries[p];
-      const Tensor view = buffer.Flat(entry.offset, param.value.size());
-      view.CopyFrom(param.value);
-      param.value = view.Reshape(param.value.shape());
+      const Tensor view = buffer.Flat(entry.offset, param.master.size());
+      view.CopyFrom(param.master);
+      param.BindMaster(view);
       CHECK(param.main_grad.defined()) << param.spec.name << ": make the reducer first";
       for (const OwnedPiece& piece : entry.owners) {
         if (piece.rank != dp.rank()) continue;
@@ -62,11 +63,11 @@ Optimizer::Piece Optimizer::MakePiece(int param, const Box& box, int64_t offset)
   const Param& p = *params_[param];
   Piece piece{.param = param,
               .box = box,
-              .value = p.value.Flat(offset, box.size()).Reshape(box.extent),
+              .value = p.master.Flat(offset, box.size()).Reshape(box.extent),
               .gradient = p.main_grad.Flat(offset, box.size()).Reshape(box.extent),
               .states = {}};
   for (size_t s = 0; s < rule_->StateNames().size(); ++s) {
-    piece.states.push_back(Tensor::Zeros(box.extent, p.value.dtype(), p.value.device()));
+    piece.states.push_back(Tensor::Zeros(box.extent, p.master.dtype(), p.master.device()));
   }
   return piece;
 }
@@ -89,11 +90,12 @@ StepReport Optimizer::Step(Stream& stream, const StepInput& input) {
     std::copy(sums.begin() + 3, sums.end(), report.sums.begin());
     report.skipped = ReasonToSkip(report);
     Count(report);
-    double* hyper = hyper_.data<double>();
+    std::vector<double> hyper(kHyperSize);
     hyper[kHyperLr] = input.lr;
     hyper[kHyperGradScale] = report.clip_factor / std::max(report.counted_tokens, 1.0);
     hyper[kHyperStep] = static_cast<double>(counters_.norms);
     hyper[kHyperSkip] = *report.skipped ? 1 : 0;
+    hyper_.CopyFrom(Tensor::FromHost(hyper, {kHyperSize}, DType::kF64, {Backend::kCpu}));
   }
   // The values that the next forward reads first are gathered first.
   for (int bucket = static_cast<int>(pieces_.size()) - 1; bucket >= 0; --bucket) {
@@ -103,9 +105,10 @@ StepReport Optimizer::Step(Stream& stream, const StepInput& input) {
 }
 
 std::pair<double, double> Optimizer::SumSquares() const {
+  const std::vector<double> squares = squares_.ToDoubles();
   double sum = 0, nonfinite = 0;
   for (size_t i = 0; i < unique_params_.size(); ++i) {
-    const double square = squares_.data<double>()[i];
+    const double square = squares[i];
     if (std::isfinite(square)) {
       sum += square;
     } else if (nonfinite++ == 0) {
@@ -159,6 +162,12 @@ void Optimizer::Count(const StepReport& report) {
 
 void Optimizer::WaitForValues() {
   for (Pending& gather : gathers_) gather.Wait();
+  Stream stream{.device = hyper_.device()};
+  for (Param* param : params_) {
+    if (param->value.dtype() == DType::kBF16) {
+      Cast(stream, {.from = param->master, .to = param->value});
+    }
+  }
 }
 
 std::vector<StatePiece> Optimizer::Owned() const { return List(true); }
@@ -189,7 +198,7 @@ std::vector<StatePiece> Optimizer::List(bool owned) const {
     }
   }
   for (const LayoutEntry& entry : layout_.entries) {
-    if (!owned) add("param", entry.param, entry.held, params_[entry.param]->value, entry.held);
+    if (!owned) add("param", entry.param, entry.held, params_[entry.param]->master, entry.held);
   }
   return list;
 }

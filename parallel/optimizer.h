@@ -60,7 +60,7 @@ class Optimizer {
 
   // After the reducer's Finish. Reads main_grad; starts the gathering of values but does not wait.
   StepReport Step(Stream& stream, const StepInput& input);
-  // Before values are read: the next forward, a checkpoint, the end.
+  // Before values are read: the next forward, a checkpoint, the end. Rounds masters to values.
   void WaitForValues();
 
   // Pieces that, over all ranks, tile every logical tensor exactly once: what this rank saves.

@@ -29,7 +29,11 @@ struct ParallelConfig {
 
   // The mesh over `processes` ranks. InvalidArgument, with the sizes that fit, if they do not.
   absl::StatusOr<Mesh> MeshFor(int processes) const;
-  DType value_dtype() const { return precision == Precision::kFp64 ? DType::kF64 : DType::kF32; }
+  DType compute_dtype() const {
+    return precision == Precision::kFp64   ? DType::kF64
+           : precision == Precision::kBf16 ? DType::kBF16
+                                           : DType::kF32;
+  }
 };
 
 const char* Name(Precision precision);

@@ -9,14 +9,14 @@ Reducer::Reducer(std::span<Param* const> params, const LayoutTable& layout, Comm
   CHECK_EQ(params_.size(), layout.entries.size());
   CHECK_EQ(dp.size(), layout.dp);
   for (const Bucket& bucket : layout.buckets) {
-    const Tensor& like = params_[bucket.params[0]]->value;
+    const Tensor& like = params_[bucket.params[0]]->master;
     buckets_.push_back({Tensor::Zeros({bucket.elements}, like.dtype(), like.device())});
   }
   for (size_t p = 0; p < params_.size(); ++p) {
     const LayoutEntry& entry = layout.entries[p];
     const Tensor& buffer = buckets_[entry.bucket].gradient;
-    CHECK_EQ(buffer.dtype(), params_[p]->value.dtype()) << params_[p]->spec.name;
-    params_[p]->BindGradient(buffer.Flat(entry.offset, params_[p]->value.size()));
+    CHECK_EQ(buffer.dtype(), params_[p]->master.dtype()) << params_[p]->spec.name;
+    params_[p]->BindGradient(buffer.Flat(entry.offset, params_[p]->master.size()));
     params_[p]->on_ready = [this, bucket = entry.bucket](Param& param) { Ready(param, bucket); };
   }
 }

@@ -5,13 +5,17 @@
 
 #include "absl/status/statusor.h"
 #include "core/device.h"
+#include "core/dtype.h"
 #include "tools/verb.h"
 
 namespace lt2 {
 
 void AddDeviceFlag(CLI::App& app, std::string* device);
 
-// "auto" is the CPU in a build without CUDA kernels; "cuda" is InvalidArgument there.
+// "auto" is the first GPU where there is one, else the CPU; "cuda" without one is InvalidArgument.
 absl::StatusOr<Device> ChooseDevice(const std::string& name);
+
+// "fp32", "fp64" or "bf16"; InvalidArgument where the device does not compute in it.
+absl::StatusOr<DType> ChooseDType(const std::string& name, Device device);
 
 }  // namespace lt2

@@ -22,10 +22,11 @@ struct BenchFlags {
 
 absl::Status RunBenchOp(const BenchFlags& flags, VerbOutput& output) {
   if (LaunchRank() != 0) return absl::OkStatus();  // of one process
-  RETURN_IF_ERROR(ChooseDevice(flags.device).status());
+  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device));
   UseThreadsFor(*MakeGroupOfOne("world"));
-  const DType dtype = flags.dtype == "fp64" ? DType::kF64 : DType::kF32;
-  ASSIGN_OR_RETURN(const std::vector<OpTiming> timings, BenchOps(flags.ops, dtype, flags.repeats));
+  ASSIGN_OR_RETURN(const DType dtype, ChooseDType(flags.dtype, device));
+  ASSIGN_OR_RETURN(const std::vector<OpTiming> timings,
+                   BenchOps(flags.ops, device, dtype, flags.repeats));
   output.result = nlohmann::json::array();
   size_t op_width = 8, size_width = 4;
   for (const OpTiming& t : timings) {
@@ -59,11 +60,11 @@ absl::Status RunBenchOp(const BenchFlags& flags, VerbOutput& output) {
 }
 
 absl::Status RunBenchStep(const BenchFlags& flags, VerbOutput& output) {
-  RETURN_IF_ERROR(ChooseDevice(flags.device).status());
+  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device));
   ASSIGN_OR_RETURN(const RunConfig config, flags.config.LoadOnAllRanks(output));
   Communicator* const world = output.world.get();
   RETURN_IF_ERROR(SameOnAllRanks(StrCat(config.ToToml(), "\n", flags.steps), *world));
-  ASSIGN_OR_RETURN(const StepTiming t, BenchStep(config, flags.steps, *world));
+  ASSIGN_OR_RETURN(const StepTiming t, BenchStep(config, device, flags.steps, *world));
   if (!output.json && world->rank() == 0) {
     std::cout << absl::StrFormat(
                      "%.2f M parameters, %d tokens a step, %d ranks: %.1f ms, %.0f tokens/s, "
@@ -98,8 +99,8 @@ Verb BenchVerb() {
             op->add_option("ops", flags->ops, "operators or mixer.KIND; none: all");
             op->add_option("--repeats", flags->repeats, "runs after warm-up")
                 ->check(WholeNumber(1, 1000000));
-            op->add_option("--dtype", flags->dtype, "fp32 or fp64")
-                ->check(CLI::IsMember({"fp32", "fp64"}));
+            op->add_option("--dtype", flags->dtype, "fp32, fp64 (CPU) or bf16 (GPU)")
+                ->check(CLI::IsMember({"fp32", "fp64", "bf16"}));
             AddDeviceFlag(*op, &flags->device);
             CLI::App* step =
                 AddSubverb(app, "step", "Times whole optimizer steps on random tokens.",

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "core/cuda.h"
 #include "core/philox.h"
 #include "core/strings.h"
 #include "core/version.h"
@@ -118,9 +119,11 @@ void CheckGpu(Report& report) {
   } else {
     report.Line("gpu", "none (no NVIDIA driver)");
   }
-  report.Line("cuda", CudaVersion() == "none"
+  const bool usable = cuda::DeviceCount() > 0;
+  report.Line("cuda", !cuda::Built()
                           ? "not compiled in: nvcc was not found when this program was built"
-                          : "this build has no CUDA kernels yet; training runs on the CPU");
+                          : StrCat("compiled in, ", CudaVersion(),
+                                   usable ? "; first GPU: " + cuda::Describe(0) : ""));
 }
 
 absl::Status RunDoctor(VerbOutput& output) {
@@ -140,8 +143,10 @@ absl::Status RunDoctor(VerbOutput& output) {
   const bool right = CheckBlas(report);
   CheckGpu(report);
   report.Line("presets", PresetDirectory().value_or("not found"));
-  report.Line("verdict", right ? "this machine trains on its CPU; several ranks by mpirun"
-                               : "do not train here before the advice above is followed");
+  report.Line("verdict", !right ? "do not train here before the advice above is followed"
+                         : cuda::DeviceCount() > 0
+                             ? "this machine trains on one GPU, or on its CPU with ranks by mpirun"
+                             : "this machine trains on its CPU; several ranks by mpirun");
   return right ? absl::OkStatus()
                : absl::InternalError("matrix products are wrong on this machine");
 }

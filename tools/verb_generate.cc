@@ -51,11 +51,12 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(const GenerateFlags& flags,
 }
 
 // The caches of a generation must fit beside what is loaded.
-absl::Status CheckCaches(const LoadedModel& loaded, int64_t prompt, int64_t max_tokens) {
+absl::Status CheckCaches(const LoadedModel& loaded, Device device, int64_t prompt,
+                         int64_t max_tokens) {
   const MetaMeter meter;
   const auto states =
       loaded.model->MakeStates(1, prompt + max_tokens, loaded.dtype, {Backend::kMeta});
-  const int64_t needed = meter.memory().live, budget = HostMemoryBudget(1);
+  const int64_t needed = meter.memory().live, budget = MemoryBudget(device, 1);
   if (needed <= budget) return absl::OkStatus();
   return absl::InvalidArgumentError(
       StrCat("--max-tokens ", max_tokens, " after a prompt of ", prompt, " needs caches of ",
@@ -65,7 +66,7 @@ absl::Status CheckCaches(const LoadedModel& loaded, int64_t prompt, int64_t max_
 absl::Status RunGenerate(const GenerateFlags& flags, VerbOutput& output) {
   ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device));
   UseThreadsFor(*MakeGroupOfOne("world"));
-  ASSIGN_OR_RETURN(const LoadedModel loaded, LoadModel(flags.checkpoint, DType::kF32));
+  ASSIGN_OR_RETURN(const LoadedModel loaded, LoadModel(flags.checkpoint, DType::kF32, device));
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                    MakeTokenizer(loaded.config.data.tokenizer));
   if (flags.exit_threshold < 1 && !loaded.config.model.exit_gate) {
@@ -77,7 +78,8 @@ absl::Status RunGenerate(const GenerateFlags& flags, VerbOutput& output) {
   const int64_t vocab = loaded.config.model.vocab;
   ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, PromptIds(flags, *tokenizer, vocab));
 
-  RETURN_IF_ERROR(CheckCaches(loaded, static_cast<int64_t>(prompt.size()), flags.max_tokens));
+  RETURN_IF_ERROR(
+      CheckCaches(loaded, device, static_cast<int64_t>(prompt.size()), flags.max_tokens));
   Stream stream{.device = device};
   const int64_t capacity = static_cast<int64_t>(prompt.size()) + flags.max_tokens;
   Decoder decoder(*loaded.model, stream, 1, capacity, loaded.dtype);

@@ -60,8 +60,8 @@ absl::Status RunScore(const ScoreFlags& flags, VerbOutput& output) {
         StrCat("--out ", flags.out, " would replace --ids-file; name another file"));
   }
   UseThreadsFor(*MakeGroupOfOne("world"));
-  const DType dtype = flags.precision == "fp64" ? DType::kF64 : DType::kF32;
-  ASSIGN_OR_RETURN(const LoadedModel loaded, LoadModel(flags.checkpoint, dtype));
+  ASSIGN_OR_RETURN(const DType dtype, ChooseDType(flags.precision, device));
+  ASSIGN_OR_RETURN(const LoadedModel loaded, LoadModel(flags.checkpoint, dtype, device));
   const int64_t vocab = loaded.config.model.vocab;
   ASSIGN_OR_RETURN(const auto sequences, ReadSequences(flags.ids_file, vocab));
 

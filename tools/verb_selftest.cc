@@ -29,7 +29,7 @@ std::string Describe(const KnownAnswerResult& result) {
 
 absl::Status RunSelftest(const SelftestFlags& flags, VerbOutput& output) {
   ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device));
-  const DType dtype = flags.dtype == "fp64" ? DType::kF64 : DType::kF32;
+  ASSIGN_OR_RETURN(const DType dtype, ChooseDType(flags.dtype, device));
   ASSIGN_OR_RETURN(const std::vector<std::string> files, FindKnownAnswers(flags.paths));
   if (files.empty()) {
     return absl::InvalidArgumentError(StrCat("no .h5 file below ", flags.paths[0]));
@@ -68,8 +68,8 @@ Verb SelftestVerb() {
           .add = [](CLI::App& app) -> VerbBody {
             auto flags = std::make_shared<SelftestFlags>();
             app.add_option("files", flags->paths, "HDF5 files, or folders of them")->required();
-            app.add_option("--dtype", flags->dtype, "fp32 or fp64")
-                ->check(CLI::IsMember({"fp32", "fp64"}));
+            app.add_option("--dtype", flags->dtype, "fp32, fp64 (CPU) or bf16 (GPU)")
+                ->check(CLI::IsMember({"fp32", "fp64", "bf16"}));
             AddDeviceFlag(app, &flags->device);
             return [flags](VerbOutput& output) { return RunSelftest(*flags, output); };
           }};

@@ -19,11 +19,12 @@ struct TrainFlags {
 };
 
 absl::Status RunTrain(const TrainFlags& flags, VerbOutput& output) {
-  RETURN_IF_ERROR(ChooseDevice(flags.device).status());
+  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device));
   InstallSignalHandlers();
   ASSIGN_OR_RETURN(RunConfig config, flags.config.LoadOnAllRanks(output));
   if (!flags.run_dir.empty()) config.run.dir = flags.run_dir;
-  const TrainOptions& o = flags.options;
+  TrainOptions o = flags.options;
+  o.device = device;
   RETURN_IF_ERROR(SameOnAllRanks(StrCat(config.ToToml(), "\n", o.resume, "\n", o.init_from, "\n",
                                         o.max_steps, "\n", o.max_minutes),
                                  *output.world));

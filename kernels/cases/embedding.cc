@@ -18,7 +18,7 @@ CaseData Instance(uint64_t seed, int64_t tokens, int64_t vocabulary, int64_t wid
 OpCase EmbeddingCase() {
   return {.op = "embedding",
           .run = [](CaseContext& c) -> std::map<std::string, Var> {
-            return {{"y", Embedding(c.tape(), c.Ints("ids"), c.Weight("w"))}};
+            return {{"y", Embedding(c.tape(), c.Ints("ids"), c.Matrix("w"))}};
           },
           .instances =
               [](uint64_t seed) {

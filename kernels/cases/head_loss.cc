@@ -11,24 +11,20 @@ namespace {
 // loss [1] = (sum loss_i + z sum lse_i²) / counted; 0 where nothing is counted.
 Var MeanLoss(Tape& tape, Var sums, double z_loss) {
   const Device device = tape.device();
-  Tensor loss = Tensor::Empty({1}, DType::kF64, device);
-  double scale = 0;
-  if (device.backend != Backend::kMeta) {
-    const double* s = sums.value.data<double>();
-    scale = s[kCountedSum] > 0 ? 1 / s[kCountedSum] : 0;
-    loss.data<double>()[0] = scale * (s[kLossSum] + z_loss * s[kSquaredLseSum]);
-  }
-  const auto backward = [device, scale, z_loss](std::span<const Tensor> dy,
-                                                std::span<GradSlot> dx) {
-    Tensor dsums = Tensor::Zeros({kHeadLossSums}, DType::kF64, device);
-    if (device.backend != Backend::kMeta) {
-      const double a = scale * dy[0].data<double>()[0];
-      dsums.data<double>()[kLossSum] = a;
-      dsums.data<double>()[kSquaredLseSum] = z_loss * a;
-    }
-    dx[0].Set(dsums);
+  const auto on_device = [device](std::initializer_list<double> values) {
+    return Tensor::FromHost(std::vector<double>(values), {static_cast<int64_t>(values.size())},
+                            DType::kF64, device);
   };
-  return tape.Record({sums}, loss, {.name = "mean_loss", .input_grad = backward});
+  std::vector<double> s(kHeadLossSums);
+  if (device.backend != Backend::kMeta) s = sums.value.ToDoubles();
+  const double scale = s[kCountedSum] > 0 ? 1 / s[kCountedSum] : 0;
+  const auto backward = [on_device, device, scale, z_loss](std::span<const Tensor> dy,
+                                                           std::span<GradSlot> dx) {
+    const double a = device.backend != Backend::kMeta ? scale * dy[0].ToDoubles()[0] : 0;
+    dx[0].Set(on_device({a, z_loss * a, 0}));
+  };
+  return tape.Record({sums}, on_device({scale * (s[kLossSum] + z_loss * s[kSquaredLseSum])}),
+                     {.name = "mean_loss", .input_grad = backward});
 }
 
 CaseData Instance(uint64_t seed, int64_t N, int64_t D, int64_t V, double z_loss, double scale,
@@ -64,7 +60,7 @@ std::vector<CaseData> Instances(uint64_t seed) {
 OpCase HeadLossCase() {
   return {.op = "linear_cross_entropy",
           .run = [](CaseContext& c) -> std::map<std::string, Var> {
-            Var sums = HeadLoss(c.tape(), c.In("x"), c.Weight("w"), c.Ints("target"), OptionsOf(c));
+            Var sums = HeadLoss(c.tape(), c.In("x"), c.Matrix("w"), c.Ints("target"), OptionsOf(c));
             return {{"loss", MeanLoss(c.tape(), sums, c.Number("z_loss", 0))}};
           },
           .instances = Instances,
@@ -78,7 +74,7 @@ OpCase HeadLossPerTokenCase() {
   };
   return {.op = "head_loss_per_token",
           .run = [](CaseContext& c) -> std::map<std::string, Var> {
-            const TokenLosses losses = HeadLossPerToken(c.tape(), c.In("x"), c.Weight("w"),
+            const TokenLosses losses = HeadLossPerToken(c.tape(), c.In("x"), c.Matrix("w"),
                                                         c.Ints("target"), OptionsOf(c));
             return {{"loss", losses.loss_N}, {"lse", losses.lse_N}};
           },

@@ -20,7 +20,7 @@ CaseData Instance(uint64_t seed, int64_t rows, int64_t in, int64_t out) {
 OpCase LinearCase() {
   return {.op = "linear",
           .run = [](CaseContext& c) -> std::map<std::string, Var> {
-            return {{"y", Linear(c.tape(), c.In("x"), c.Weight("w"))}};
+            return {{"y", Linear(c.tape(), c.In("x"), c.Matrix("w"))}};
           },
           .instances =
               [](uint64_t seed) {

@@ -39,4 +39,14 @@ void Scale(Stream&, const ScaleArgs& args) {
   });
 }
 
+void Cast(Stream&, const CastArgs& args) {
+  const int64_t size = args.to.size();
+  CHECK_EQ(size, args.from.size());
+  const float* from = args.from.data<float>();
+  BFloat16* to = args.to.data<BFloat16>();
+  ForEachBlock(size, kElementBlock, size, [=](int64_t, int64_t begin, int64_t end) {
+    std::transform(from + begin, from + end, to + begin, BFloat16::Of);
+  });
+}
+
 }  // namespace lt2::cpu

@@ -17,4 +17,11 @@ void Scale(Stream&, const ScaleArgs& args) {
   for (double& value : args.to.span<double>()) value *= args.factor;
 }
 
+void Cast(Stream&, const CastArgs& args) {
+  CHECK_EQ(args.to.size(), args.from.size());
+  for (int64_t i = 0; i < args.to.size(); ++i) {
+    args.to.data<BFloat16>()[i] = BFloat16::Of(args.from.data<float>()[i]);
+  }
+}
+
 }  // namespace lt2::reference

@@ -35,10 +35,10 @@ class OperatorCase : public testing::TestWithParam<OpCase> {
 // should write, or leaves some of it alone, shows.
 void PoisonFreeMemory() {
   constexpr int64_t kBytes = 8 << 20;
-  HostAllocator::Get().Trim();
-  void* memory = HostAllocator::Get().Allocate(kBytes);
+  CachingAllocator::Of({Backend::kCpu}).Trim();
+  void* memory = CachingAllocator::Of({Backend::kCpu}).Allocate(kBytes);
   std::fill_n(static_cast<unsigned char*>(memory), kBytes, 0xFF);
-  HostAllocator::Get().Free(memory);
+  CachingAllocator::Of({Backend::kCpu}).Free(memory);
 }
 
 void ExpectNear(const HostArrays& got, const HostArrays& want, double tolerance) {

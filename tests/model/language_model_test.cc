@@ -192,7 +192,7 @@ TEST(LanguageModel, MetaRunCountsWhatTheCpuHoldsAndComputes) {
   const ModelConfig config = TinyConfig();
   const TinyModel::Tokens tokens = RandomTokens(config, kTokens, 3, 71);
   for (RecomputePolicy policy : {RecomputePolicy::kNone, RecomputePolicy::kBlock}) {
-    HostAllocator& host = HostAllocator::Get();
+    CachingAllocator& host = CachingAllocator::Of({Backend::kCpu});
     const int64_t before = host.stats().live;
     host.ResetPeak();
     {

@@ -62,7 +62,7 @@ TEST(ParallelConfig, ReadsAndRefuses) {
   EXPECT_TRUE(table.Finish().ok()) << table.Finish();
   EXPECT_EQ(config.dp, 4);
   EXPECT_EQ(config.zero, 0);
-  EXPECT_EQ(config.value_dtype(), DType::kF64);
+  EXPECT_EQ(config.compute_dtype(), DType::kF64);
   EXPECT_EQ(config.MeshFor(4)->dp, 4);
   EXPECT_THAT(config.MeshFor(2).status().ToString(),
               HasSubstr("does not fit 2 processes; start 4"));

@@ -283,10 +283,10 @@ TEST(Optimizer, SteadyStateAllocatesNothing) {
     ToyRun run(world, 1, DType::kF32, Adam);
     run.Step(1, Toy::Uniform);
     world.Barrier();
-    const int64_t before = HostAllocator::Get().stats().growths;
+    const int64_t before = CachingAllocator::Of({Backend::kCpu}).stats().growths;
     for (int64_t step = 2; step < 10; ++step) run.Step(step, Toy::Uniform);
     world.Barrier();
-    EXPECT_EQ(HostAllocator::Get().stats().growths, before);
+    EXPECT_EQ(CachingAllocator::Of({Backend::kCpu}).stats().growths, before);
   });
 }
 

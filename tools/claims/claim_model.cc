@@ -27,7 +27,7 @@ ClaimModel RandomClaimModel(const std::string& name, const std::string& toml, ui
 }
 
 absl::StatusOr<ClaimModel> LoadClaimModel(const std::string& path) {
-  ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(path, DType::kF64));
+  ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(path, DType::kF64, {Backend::kCpu}));
   return ClaimModel{.name = StrCat(std::filesystem::path(path).filename().string(), " after ",
                                    loaded.step, " steps"),
                     .model = std::move(loaded.model)};

@@ -10,8 +10,8 @@ Convolved::Convolved(const ParamScope& scope, const std::string& name, int64_t c
     : name_(name),
       proj_(scope.Add(name + "_proj.weight", {channels, width}, ProjectionInit(width))) {
   if (conv == Conv::kNone) return;
-  conv_ = &scope.Add(name + "_conv1d.weight", {channels, kConvWidth},
-                     {.kind = Init::Kind::kUniform, .a = -0.5, .b = 0.5});
+  conv_ = &scope.AddElementwise(name + "_conv1d.weight", {channels, kConvWidth},
+                                {.kind = Init::Kind::kUniform, .a = -0.5, .b = 0.5});
   if (conv == Conv::kPlain) return;
   bias_ = &scope.Add(name + "_conv1d.bias", {channels}, {.kind = Init::Kind::kZeros},
                      /*decay=*/false);

@@ -5,7 +5,8 @@
 namespace lt2 {
 
 void FillCache(const Tensor& rows, const Documents& documents, int64_t block, const Tensor& cache) {
-  const auto cu = documents.cu_seqlens().span<int32_t>();
+  const Tensor cu_host = documents.cu_seqlens().To({Backend::kCpu});
+  const auto cu = cu_host.span<int32_t>();
   const int64_t width = rows.size() / rows.dim(0), capacity = cache.dim(1);
   for (int64_t d = 0; d < documents.count(); ++d) {
     const int64_t begin = BlockRow(cu[d], block), count = (cu[d + 1] - cu[d]) / block;

@@ -1,0 +1,27 @@
+// The GPU in a build without CUDA: there is none.
+#include <cstdlib>
+
+#include "core/check.h"
+#include "core/cuda.h"
+
+namespace lt2::cuda {
+namespace {
+
+[[noreturn]] void Die() {
+  CHECK(false) << "this build has no CUDA: configure with -DLT2_CUDA=ON";
+  std::abort();
+}
+
+}  // namespace
+
+bool Built() { return false; }
+int DeviceCount() { return 0; }
+std::string Describe(int) { Die(); }
+int64_t FreeMemory(int) { Die(); }
+void UseDevice(int) { Die(); }
+std::unique_ptr<MemorySource> DeviceMemory(int) { Die(); }
+void Copy(void*, const void*, int64_t) { Die(); }
+void Zero(void*, int64_t) { Die(); }
+void Synchronize() { Die(); }
+
+}  // namespace lt2::cuda

@@ -1,0 +1,135 @@
+// Attention on a GPU in bfloat16 against the reference: every padded head size, ragged documents,
+// windows, grouped heads, written and added gradients, by warpgroups and by warps; equal bits
+// twice.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/cuda.h"
+#include "kernels/attention.h"
+#include "kernels/case.h"
+#include "kernels/cuda/attention_tensor_core.h"
+
+namespace lt2 {
+namespace {
+
+constexpr uint64_t kSeed = 11;
+const std::vector<int32_t> kRagged = {0, 1, 64, 65, 200, 330};
+
+struct Problem {
+  int64_t H, G, D, E, window;
+  std::vector<int32_t> cu;
+  double spread = 1;
+  int64_t spare_documents = 0;
+};
+
+enum class Path { kChosen, kWarps };
+
+using Arrays = std::map<std::string, std::vector<double>>;
+
+// As the operator computes them before its backward.
+Tensor StatsOf(const Tensor& dout, const Tensor& o, const Tensor& lse) {
+  const int64_t N = o.dim(0), H = o.dim(1), E = o.dim(2);
+  const std::vector<double> a = dout.ToDoubles(), b = o.ToDoubles(), l = lse.ToDoubles();
+  std::vector<double> stats(H * N * 2, 0.0);
+  for (int64_t i = 0; i < N; ++i) {
+    for (int64_t h = 0; h < H; ++h) {
+      double* of = &stats[(h * N + i) * 2];
+      of[0] = l[i * H + h] / std::log(2.0);
+      for (int64_t e = 0; e < E; ++e) of[1] += a[(i * H + h) * E + e] * b[(i * H + h) * E + e];
+    }
+  }
+  return Tensor::FromHost(stats, {H, N, 2}, DType::kF32, o.device());
+}
+
+Arrays Attend(const Problem& p, Device device, bool add, Path path = Path::kChosen) {
+  const int64_t N = p.cu.back();
+  const bool gpu = device.backend == Backend::kCuda;
+  Stream stream{device};
+  const DType dtype = gpu ? DType::kBF16 : DType::kF64;
+  const auto random = [&](const std::string& name, const Shape& shape, double scale = 1) {
+    // Rounded, so that both see the same.
+    const auto values = RandomNormal(kSeed, name, shape, scale).values;
+    const Tensor rounded = Tensor::FromHost(values, shape, DType::kBF16, {Backend::kCpu});
+    return Tensor::FromHost(rounded.ToDoubles(), shape, dtype, device);
+  };
+  const Tensor q = random("q", {N, p.H, p.D}, p.spread), k = random("k", {N, p.G, p.D});
+  const Tensor v = random("v", {N, p.G, p.E}), dout = random("do", {N, p.H, p.E});
+  const Tensor dq = random("dq", q.shape()), dk = random("dk", k.shape());
+  const Tensor dv = random("dv", v.shape());
+  const Tensor o = Tensor::Empty({N, p.H, p.E}, dtype, device);
+  const Tensor lse = Tensor::Empty({N, p.H}, AccumulatorOf(dtype), device);
+  Documents documents(N, static_cast<int64_t>(p.cu.size()) - 1 + p.spare_documents, device);
+  documents.Fill(p.cu);
+  const AttentionOptions options{.scale = 1 / std::sqrt(double(p.D)), .window = p.window};
+  const AttentionForwardArgs forward{.q_NHD = q,
+                                     .k_NGD = k,
+                                     .v_NGE = v,
+                                     .o_NHE = o,
+                                     .lse_NH = lse,
+                                     .options = options,
+                                     .documents = documents};
+  const AttentionBackwardArgs backward{.do_NHE = dout,
+                                       .q_NHD = q,
+                                       .k_NGD = k,
+                                       .v_NGE = v,
+                                       .o_NHE = o,
+                                       .lse_NH = lse,
+                                       .dq_NHD = dq,
+                                       .dk_NGD = dk,
+                                       .dv_NGE = dv,
+                                       .accumulate_dq = add,
+                                       .accumulate_dk = add,
+                                       .accumulate_dv = add,
+                                       .options = options,
+                                       .documents = documents};
+  if (path == Path::kWarps) {
+    cuda::TensorCoreAttentionForward(stream, forward);
+    const Tensor stats = StatsOf(dout, o, lse);
+    cuda::TensorCoreAttentionBackward(stream, backward, stats.raw());
+  } else {
+    AttentionForward(stream, forward);
+    AttentionBackward(stream, backward);
+  }
+  return {{"o", o.ToDoubles()},
+          {"lse", lse.ToDoubles()},
+          {"dq", dq.ToDoubles()},
+          {"dk", dk.ToDoubles()},
+          {"dv", dv.ToDoubles()}};
+}
+
+class GpuAttention : public testing::TestWithParam<Problem> {};
+
+TEST_P(GpuAttention, MatchesTheReference) {
+  if (cuda::DeviceCount() == 0) GTEST_SKIP() << "no GPU";
+  const Device gpu{Backend::kCuda};
+  const Problem& p = GetParam();
+  for (bool add : {false, true}) {
+    const Arrays want = Attend(p, {Backend::kReference}, add);
+    for (Path path : {Path::kChosen, Path::kWarps}) {
+      SCOPED_TRACE(testing::Message() << "seed " << kSeed << (add ? ", added" : ", written")
+                                      << (path == Path::kWarps ? ", warps" : ""));
+      const Arrays got = Attend(p, gpu, add, path);
+      for (const auto& [name, values] : want) {
+        const Shape shape{static_cast<int64_t>(values.size())};
+        const double tolerance = name == "lse" ? 1e-6 : 8e-3;
+        EXPECT_LE(RelativeError({shape, got.at(name)}, {shape, values}), tolerance) << name;
+      }
+      EXPECT_EQ(got, Attend(p, gpu, add, path)) << "a second time";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    HeadSizes, GpuAttention,
+    testing::Values(Problem{2, 1, 32, 32, 0, {0, 150}}, Problem{2, 1, 24, 32, 17, kRagged, 1, 3},
+                    Problem{1, 1, 16, 8, 0, {0, 1}}, Problem{4, 2, 64, 64, 0, {0, 300}},
+                    Problem{4, 2, 64, 48, 70, kRagged, 1, 2}, Problem{2, 1, 96, 96, 0, {0, 200}},
+                    Problem{2, 1, 128, 128, 0, {0, 270}}, Problem{6, 2, 128, 128, 0, kRagged, 1, 1},
+                    Problem{3, 1, 128, 128, 100, {0, 129, 1000}},
+                    Problem{2, 1, 104, 104, 33, {0, 131}, 4}, Problem{1, 1, 192, 128, 0, {0, 200}},
+                    Problem{2, 1, 256, 256, 65, {0, 40, 200}, 1, 3},
+                    Problem{1, 1, 200, 256, 0, {0, 150}}));
+
+}  // namespace
+}  // namespace lt2
