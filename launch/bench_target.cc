@@ -5,6 +5,7 @@
 #include "core/strings.h"
 #include "core/trace.h"
 #include "kernels/case.h"
+#include "kernels/elementwise.h"
 #include "kernels/init.h"
 #include "launch/run_config.h"
 #include "model/mixers/registry.h"
@@ -45,7 +46,7 @@ class MixerTarget final : public BenchTarget {
   const std::string& name() const override { return name_; }
 
   Seconds Run(Stream& stream) override {
-    Bind(stream.device);
+    Bind(stream);
     for (Param* param : params_.all()) param->ExpectUses(params_.Sites(param));
     const Documents documents = Documents::Rows(kRows, kLength, stream.device);
     Tape tape(stream);
@@ -65,13 +66,22 @@ class MixerTarget final : public BenchTarget {
   }
 
  private:
-  void Bind(Device device) {
+  void Bind(Stream& stream) {
+    const Device device = stream.device;
     if (x_ND_.defined() && x_ND_.device().backend == device.backend) return;
     for (Param* param : params_.all()) {
       const Shape& shape = param->spec.shape;
-      param->BindValue(Tensor::Empty(shape, dtype_, device));
-      param->BindGradient(Tensor::Zeros(shape, dtype_, device));
+      const DType master = AccumulatorOf(dtype_);
+      param->value = {};
+      if (dtype_ != master && !param->spec.elementwise) {
+        param->BindValue(Tensor::Empty(shape, dtype_, device));
+      }
+      param->BindMaster(Tensor::Empty(shape, master, device));
+      param->BindGradient(Tensor::Zeros(shape, master, device));
       InitParam(*param, /*seed=*/1);
+      if (dtype_ != master && !param->spec.elementwise) {
+        Cast(stream, {.from = param->master, .to = param->value});
+      }
     }
     const Shape shape = {kRows * kLength, width_};
     x_ND_ = device.backend == Backend::kMeta

@@ -24,7 +24,8 @@ TEST(BenchStep, HoldsWhatWasPlannedAndAllocatesNothingAfterTheFirstStep) {
                          StrCat("batch.micro_batch=", micro_batch), "data.sequence=64",
                          "batch.tokens=512", "model.width=32", "model.ffn=64"});
         ASSERT_TRUE(config.ok()) << config.status();
-        const absl::StatusOr<StepTiming> timing = BenchStep(*config, 2, *MakeGroupOfOne("world"));
+        const absl::StatusOr<StepTiming> timing =
+            BenchStep(*config, {}, 2, *MakeGroupOfOne("world"));
         ASSERT_TRUE(timing.ok()) << timing.status();
         EXPECT_EQ(timing->growths, 0);
         const double ratio =
@@ -37,7 +38,7 @@ TEST(BenchStep, HoldsWhatWasPlannedAndAllocatesNothingAfterTheFirstStep) {
 }
 
 TEST(BenchOps, UnknownOperatorsAreNamed) {
-  const auto timings = BenchOps({"rms_nrom"}, DType::kF32, 1);
+  const auto timings = BenchOps({"rms_nrom"}, {}, DType::kF32, 1);
   EXPECT_TRUE(absl::IsNotFound(timings.status()));
   EXPECT_NE(timings.status().message().find("rms_norm"), std::string::npos);
 }
@@ -47,7 +48,7 @@ const std::set<std::string> kWithoutGradients = {"adamw", "select_blocks", "ligh
 
 // Every operator and every mixer: no crash, and figures that can be true.
 TEST(BenchOps, EveryTargetRuns) {
-  const auto timings = BenchOps({}, DType::kF32, 1);
+  const auto timings = BenchOps({}, {}, DType::kF32, 1);
   ASSERT_TRUE(timings.ok()) << timings.status();
   const std::vector<std::string> names = BenchTargetNames();
   ASSERT_EQ(timings->size(), names.size());
@@ -67,10 +68,10 @@ TEST(BenchOps, EveryTargetRuns) {
 }
 
 TEST(BenchOps, AMixerIsFoundByName) {
-  const auto timings = BenchOps({"mixer.kda"}, DType::kF64, 1);
+  const auto timings = BenchOps({"mixer.kda"}, {}, DType::kF64, 1);
   ASSERT_TRUE(timings.ok()) << timings.status();
   ASSERT_EQ(timings->size(), 1u);
-  const auto unknown = BenchOps({"mixer.kdaa"}, DType::kF32, 1).status();
+  const auto unknown = BenchOps({"mixer.kdaa"}, {}, DType::kF32, 1).status();
   EXPECT_NE(unknown.message().find("mixer.kda"), std::string::npos) << unknown;
 }
 

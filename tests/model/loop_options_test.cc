@@ -159,7 +159,7 @@ TEST_P(LoopOptions, MetaRunCountsWhatTheCpuHolds) {
   const ModelConfig config = ConfigWith(GetParam(), 3);
   const TinyModel::Tokens tokens = RandomTokens(config, kTokens, 3, 71);
   for (RecomputePolicy policy : {RecomputePolicy::kNone, RecomputePolicy::kLoop}) {
-    HostAllocator& host = HostAllocator::Get();
+    CachingAllocator& host = CachingAllocator::Of({Backend::kCpu});
     const int64_t before = host.stats().live;
     host.ResetPeak();
     {
