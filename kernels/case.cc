@@ -48,8 +48,8 @@ CaseContext::CaseContext(const CaseData& data, Tape& tape, DType dtype)
 
 Tensor CaseContext::Make(const std::string& input) const {
   static const std::set<std::string> kAccumulators = {
-      "g",    "beta",          "dt",          "i",     "f",    "log_gamma", "lse",
-      "loss", "initial_state", "initial_max", "param", "grads"};  // the last two are AdamW's
+      "g",           "beta", "dt",    "i",     "f",    "log_gamma", "lse", "loss", "initial_state",
+      "initial_max", "s",    "bound", "param", "grads"};  // the last two are AdamW's
   const HostArray& array = Input(input);
   // loss0, lse1 …: of a model's loops.
   const std::string kind = input.substr(0, input.find_last_not_of("0123456789") + 1);
