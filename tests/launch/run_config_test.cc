@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "launch/environment.h"
 #include "launch/presets.h"
+#include "parallel/communicator.h"
 
 namespace lt2 {
 namespace {
@@ -99,7 +101,20 @@ TEST(RunConfig, CrossChecks) {
   EXPECT_EQ(
       Refusal({"schedule.warmup=2000 tokens"}),
       "--set schedule.warmup: schedule.warmup: warmup is 2000 tokens, longer than total, 1280");
-  EXPECT_NE(Refusal({"parallel.precision=bf16"}).find("use \"fp32\""), std::string::npos);
+}
+
+TEST(RunConfig, PrecisionsBelongToDevices) {
+  const std::unique_ptr<Communicator> world = MakeGroupOfOne("world");
+  const auto refusal = [&](const std::string& precision, Backend backend) {
+    const RunConfig config = *LoadRunConfig("lt2-tiny", {"parallel.precision=" + precision});
+    const absl::Status status =
+        StepOptionsFor(config, *MeshFor(config, 1), {backend}, 1, *world).status();
+    return std::string(status.message());
+  };
+  EXPECT_NE(refusal("bf16", Backend::kCpu).find("use \"fp32\" on a CPU"), std::string::npos);
+  EXPECT_NE(refusal("fp64", Backend::kCuda).find("use --device cpu"), std::string::npos);
+  EXPECT_EQ(refusal("fp64", Backend::kCpu), "");
+  EXPECT_EQ(refusal("bf16", Backend::kCuda), "");
 }
 
 TEST(RunConfig, AMistakeIsToldWithoutWhatFollowsFromIt) {
