@@ -10,9 +10,9 @@ void AddDeviceFlag(CLI::App& app, std::string* device) {
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
 }
 
-absl::StatusOr<Device> ChooseDevice(const std::string& name) {
+absl::StatusOr<Device> ChooseDevice(const std::string& name, int ranks) {
   const int gpus = cuda::DeviceCount();
-  if (name == "cpu" || (name == "auto" && gpus == 0)) return Device{Backend::kCpu};
+  if (name == "cpu" || (name == "auto" && (gpus == 0 || ranks > 1))) return Device{Backend::kCpu};
   if (!cuda::Built()) {
     return absl::InvalidArgumentError(
         "--device cuda: this program was built without CUDA; configure with -DLT2_CUDA=ON, or use "

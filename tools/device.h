@@ -12,8 +12,9 @@ namespace lt2 {
 
 void AddDeviceFlag(CLI::App& app, std::string* device);
 
-// "auto" is the first GPU where there is one, else the CPU; "cuda" without one is InvalidArgument.
-absl::StatusOr<Device> ChooseDevice(const std::string& name);
+// "auto" is the first GPU for one rank where there is one, else the CPU; "cuda" without one is
+// InvalidArgument.
+absl::StatusOr<Device> ChooseDevice(const std::string& name, int ranks = 1);
 
 // "fp32", "fp64" or "bf16"; InvalidArgument where the device does not compute in it.
 absl::StatusOr<DType> ChooseDType(const std::string& name, Device device);

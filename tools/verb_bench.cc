@@ -60,8 +60,8 @@ absl::Status RunBenchOp(const BenchFlags& flags, VerbOutput& output) {
 }
 
 absl::Status RunBenchStep(const BenchFlags& flags, VerbOutput& output) {
-  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device));
   ASSIGN_OR_RETURN(const RunConfig config, flags.config.LoadOnAllRanks(output));
+  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device, output.world->size()));
   Communicator* const world = output.world.get();
   RETURN_IF_ERROR(SameOnAllRanks(StrCat(config.ToToml(), "\n", flags.steps), *world));
   ASSIGN_OR_RETURN(const StepTiming t, BenchStep(config, device, flags.steps, *world));

@@ -19,9 +19,9 @@ struct TrainFlags {
 };
 
 absl::Status RunTrain(const TrainFlags& flags, VerbOutput& output) {
-  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device));
   InstallSignalHandlers();
   ASSIGN_OR_RETURN(RunConfig config, flags.config.LoadOnAllRanks(output));
+  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device, output.world->size()));
   if (!flags.run_dir.empty()) config.run.dir = flags.run_dir;
   TrainOptions o = flags.options;
   o.device = device;
