@@ -27,10 +27,16 @@ struct Cost {
 void CountOnly(const Cost& cost);
 [[noreturn]] void DieNoBackend(const char* kernel, Device device);
 
+namespace cuda {
+void NoteOperator(const char* name);  // core/cuda/operator_note.h
+}
+
 }  // namespace lt2
 
 #define LT2_KERNEL_ON_CUDA_0(Name, Args) DieNoBackend(#Name, stream.device)
-#define LT2_KERNEL_ON_CUDA_1(Name, Args) return cuda::Name(stream, args)
+#define LT2_KERNEL_ON_CUDA_1(Name, Args) \
+  cuda::NoteOperator(#Name);             \
+  return cuda::Name(stream, args)
 
 #define LT2_DECLARE_KERNEL(Name, Args, ON_CUDA)        \
   namespace reference {                                \

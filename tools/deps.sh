@@ -53,6 +53,19 @@ lt2_install_deps() {
   done
 }
 
+# Sets LT2_DISASSEMBLER to a folder with NVIDIA's disassembler, from PyPI where nvcc comes without;
+# what needs it is skipped where there is none.
+lt2_find_disassembler() {
+  if [ -n "${LT2_DISASSEMBLER:-}" ] || ! command -v nvcc >/dev/null; then return 0; fi
+  if [ -x "$(dirname "$(command -v nvcc)")/nvdisasm" ]; then return 0; fi
+  local folder=$PWD/build/disassembler
+  if [ ! -x "$folder/nvidia/cu13/bin/nvdisasm" ]; then
+    python3 -m pip install -q --no-deps --target "$folder" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm \
+      </dev/null >/dev/null 2>&1 || return 0
+  fi
+  export LT2_DISASSEMBLER=$folder/nvidia/cu13/bin
+}
+
 # What every script that runs lt2 under mpirun wants in its environment.
 lt2_mpi_environment() {
   if [ "$(id -u)" = 0 ]; then

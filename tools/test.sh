@@ -12,4 +12,5 @@ if [ "${1:-}" = --all ]; then
 fi
 lt2_build release
 lt2_test_environment
+lt2_find_disassembler
 ctest --test-dir build/release --output-on-failure --parallel "$(nproc)" "${selection[@]}" "$@" </dev/null

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/cuda/check.h"
+#include "core/cuda/operator_note.h"
 
 namespace lt2::cuda {
 namespace {
@@ -79,6 +80,12 @@ void Zero(void* at, int64_t bytes) {
   if (bytes > 0) LT2_CUDA_CHECK(cudaMemsetAsync(at, 0, bytes, cudaStreamPerThread));
 }
 
-void Synchronize() { LT2_CUDA_CHECK(cudaStreamSynchronize(cudaStreamPerThread)); }
+void Synchronize() {
+  const cudaError_t status = cudaStreamSynchronize(cudaStreamPerThread);
+  CHECK(status == cudaSuccess) << "what was queued on the GPU failed: "
+                               << cudaGetErrorString(status) << ". The last launched was "
+                               << OperatorNote()
+                               << "; with CUDA_LAUNCH_BLOCKING=1 it is the one that failed";
+}
 
 }  // namespace lt2::cuda

@@ -13,6 +13,7 @@
 
 #include "core/check.h"
 #include "core/cuda/check.h"
+#include "core/cuda/operator_note.h"
 #include "core/cuda/stream.h"
 #include "core/tensor.h"
 
@@ -20,10 +21,11 @@ namespace lt2::cuda {
 
 using bf16 = __nv_bfloat16;
 
-// After each launch: reports a refused launch with the kernel's name.
+// After each launch: reports a refused launch with the kernel's name and the operator's shapes.
 inline void CheckLaunch(const char* kernel) {
   const cudaError_t status = cudaGetLastError();
-  CHECK(status == cudaSuccess) << kernel << ": " << cudaGetErrorString(status);
+  CHECK(status == cudaSuccess) << kernel << " in " << OperatorNote() << ": "
+                               << cudaGetErrorString(status);
 }
 
 template <class T>
@@ -35,6 +37,7 @@ inline constexpr DType kTypeOf<bf16> = DType::kBF16;
 template <class T>
 T* Data(const Tensor& x) {
   CHECK_EQ(x.dtype(), kTypeOf<T>);
+  NoteTensor(x);
   return static_cast<T*>(x.raw());
 }
 template <class T>
