@@ -16,6 +16,7 @@ constexpr int kMostDevices = 16;
 constexpr int64_t kSegment = int64_t{4} << 20;  // smallest piece asked of the system
 
 thread_local std::shared_ptr<MetaMeter::Counters> current_meter;
+thread_local const MemoryPool* current_pool = nullptr;
 
 class HostMemorySource : public MemorySource {
  public:
@@ -27,6 +28,18 @@ class HostMemorySource : public MemorySource {
     return memory;
   }
   void Give(void* memory, int64_t bytes) override { munmap(memory, bytes); }
+};
+
+// A pool's segments are blocks of what it is set apart from.
+class CommonMemorySource : public MemorySource {
+ public:
+  explicit CommonMemorySource(CachingAllocator& common) : common_(common) {}
+  const char* name() const override { return "pool"; }
+  void* Take(int64_t bytes) override { return common_.Allocate(bytes); }
+  void Give(void* memory, int64_t) override { common_.Free(memory); }
+
+ private:
+  CachingAllocator& common_;
 };
 
 }  // namespace
@@ -69,10 +82,15 @@ void CachingAllocator::EraseFree(BlockMap::iterator block) {
   free_.erase({block->second.bytes, block->first});
 }
 
-void CachingAllocator::DieOutOfMemory(int64_t bytes) const {
+void CachingAllocator::DieOutOfMemory(int64_t bytes) {
+  // Whoever is asked may allocate.
+  const std::function<std::string()> advice = std::move(advice_);
+  const MemoryStats stats = stats_;
+  mutex_.unlock();
   CHECK(false) << "out of " << source_->name() << " memory: " << bytes << " bytes more than the "
-               << stats_.reserved << " held (" << stats_.live << " in use); lower "
-               << "batch.micro_batch or set parallel.recompute = \"block\"";
+               << stats.reserved << " held (" << stats.live << " in use); "
+               << (advice ? advice()
+                          : "lower batch.micro_batch or set parallel.recompute = \"block\"");
   std::abort();
 }
 
@@ -155,6 +173,25 @@ MemoryStats CachingAllocator::stats() const {
 void CachingAllocator::ResetPeak() {
   std::lock_guard lock(mutex_);
   stats_.peak = stats_.live;
+}
+
+void CachingAllocator::SetAdvice(std::function<std::string()> advice) {
+  std::lock_guard lock(mutex_);
+  advice_ = std::move(advice);
+}
+
+MemoryPool::MemoryPool(Device device)
+    : device_(device),
+      allocator_(std::make_shared<CachingAllocator>(
+          std::make_unique<CommonMemorySource>(CachingAllocator::Of(device)))) {}
+
+PoolScope::PoolScope(const MemoryPool* pool) : outer_(current_pool) { current_pool = pool; }
+
+PoolScope::~PoolScope() { current_pool = outer_; }
+
+std::shared_ptr<CachingAllocator> PoolScope::Current(Device device) {
+  if (current_pool == nullptr || current_pool->device_ != device) return nullptr;
+  return current_pool->allocator_;
 }
 
 MetaMeter::MetaMeter() : counters_(std::make_shared<Counters>()), outer_(current_meter) {

@@ -1,14 +1,17 @@
-// Memory of a device: a caching best-fit allocator for the host and each GPU, a counter for kMeta.
+// Memory of a device: a caching best-fit allocator for the host and each GPU, pools set apart from
+// it, a counter for kMeta.
 //
 // After the first step a training step asks the system for nothing: `growths` stays where it is.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 
 #include "core/device.h"
 
@@ -53,6 +56,9 @@ class CachingAllocator {
   void Trim();
   MemoryStats stats() const;
   void ResetPeak();
+  // Asked when the system has no more: what the memory holds and what would need less, for the
+  // message that ends the process. An empty one takes it back.
+  void SetAdvice(std::function<std::string()> advice);
 
  private:
   struct Block {
@@ -62,7 +68,7 @@ class CachingAllocator {
   };
   using BlockMap = std::map<std::byte*, Block>;
   void AddSegment(int64_t bytes);
-  [[noreturn]] void DieOutOfMemory(int64_t bytes) const;
+  [[noreturn]] void DieOutOfMemory(int64_t bytes);
   void InsertFree(BlockMap::iterator block);
   void EraseFree(BlockMap::iterator block);
 
@@ -72,6 +78,39 @@ class CachingAllocator {
   std::set<std::pair<int64_t, std::byte*>> free_;  // free ones, by size then address
   std::map<std::byte*, int64_t> segments_;
   MemoryStats stats_;
+  std::function<std::string()> advice_;
+};
+
+// Memory of a device set apart. What a thread allocates inside a PoolScope comes from it, and
+// nothing else does: a step that was recorded finds its tensors where they were, whatever has been
+// allocated since. Tensors may outlive the pool.
+class MemoryPool {
+ public:
+  explicit MemoryPool(Device device);
+  // Takes at least `bytes` from the device's common memory now.
+  void Reserve(int64_t bytes) { allocator_->Reserve(bytes); }
+  MemoryStats stats() const { return allocator_->stats(); }
+
+ private:
+  friend class PoolScope;
+  const Device device_;
+  const std::shared_ptr<CachingAllocator> allocator_;
+};
+
+// While it lives, the thread's tensors on the pool's device come from the pool; with nullptr from
+// the common memory again, for what outlives the work of an outer scope.
+class PoolScope {
+ public:
+  explicit PoolScope(const MemoryPool* pool);
+  ~PoolScope();
+  PoolScope(const PoolScope&) = delete;
+  PoolScope& operator=(const PoolScope&) = delete;
+
+  // What a tensor made now on this device is allocated from: nullptr is CachingAllocator::Of.
+  static std::shared_ptr<CachingAllocator> Current(Device device);
+
+ private:
+  const MemoryPool* const outer_;
 };
 
 // Counts what a dry run on kMeta would hold and compute. One is current per thread at a time.

@@ -28,8 +28,47 @@ std::unique_ptr<MemorySource> DeviceMemory(int index);
 // when the call returns.
 void Copy(void* to, const void* from, int64_t bytes);
 void Zero(void* at, int64_t bytes);
+// The same, without waiting even where one side is host memory: that must be PinnedMemory, and left
+// alone until the copy is done.
+void CopyQueued(void* to, const void* from, int64_t bytes);
 // Returns when what the thread has queued is done; dies with what went wrong.
 void Synchronize();
+
+// Host memory that copies read and write while the host goes on.
+CachingAllocator& PinnedMemory();
+
+// A place in the thread's queue.
+class Event {
+ public:
+  Event() = default;
+  ~Event();
+  Event(const Event&) = delete;
+  void Record();
+  // Returns when everything before the last Record is done; at once without one.
+  void Wait();
+
+ private:
+  void* handle_ = nullptr;  // cudaEvent_t
+};
+
+// Work that was queued once, kept to be queued again as one: the same kernels on the same memory.
+class Graph {
+ public:
+  Graph() = default;
+  ~Graph();
+  Graph(const Graph&) = delete;
+  // What the thread queues between the two is kept and does not run. No host memory may be copied
+  // from or to, and nothing may wait.
+  void BeginCapture();
+  void EndCapture();
+  bool captured() const { return handle_ != nullptr; }
+  int64_t nodes() const { return nodes_; }
+  void Launch();
+
+ private:
+  void* handle_ = nullptr;  // cudaGraphExec_t
+  int64_t nodes_ = 0;
+};
 
 }  // namespace lt2::cuda
 

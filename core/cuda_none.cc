@@ -22,6 +22,15 @@ void UseDevice(int) { Die(); }
 std::unique_ptr<MemorySource> DeviceMemory(int) { Die(); }
 void Copy(void*, const void*, int64_t) { Die(); }
 void Zero(void*, int64_t) { Die(); }
+void CopyQueued(void*, const void*, int64_t) { Die(); }
 void Synchronize() { Die(); }
+CachingAllocator& PinnedMemory() { Die(); }
+Event::~Event() = default;
+void Event::Record() { Die(); }
+void Event::Wait() { Die(); }
+Graph::~Graph() = default;
+void Graph::BeginCapture() { Die(); }
+void Graph::EndCapture() { Die(); }
+void Graph::Launch() { Die(); }
 
 }  // namespace lt2::cuda

@@ -22,21 +22,25 @@ class Storage {
       meter_ = MetaMeter::Current();
       if (meter_) meter_->Add(bytes);
     } else {
-      memory_ = CachingAllocator::Of(device).Allocate(bytes);
+      pool_ = PoolScope::Current(device);
+      memory_ = allocator().Allocate(bytes);
     }
   }
   ~Storage() {
     if (meter_) meter_->Remove(bytes_);
-    if (memory_) CachingAllocator::Of(device_).Free(memory_);
+    if (memory_) allocator().Free(memory_);
   }
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
   std::byte* memory() const { return static_cast<std::byte*>(memory_); }
 
  private:
+  CachingAllocator& allocator() const { return pool_ ? *pool_ : CachingAllocator::Of(device_); }
+
   const int64_t bytes_;
   const Device device_;
   void* memory_ = nullptr;
+  std::shared_ptr<CachingAllocator> pool_;  // none: the device's common memory
   std::shared_ptr<MetaMeter::Counters> meter_;
 };
 

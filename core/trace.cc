@@ -8,6 +8,10 @@
 
 #include "core/log.h"
 
+#ifdef LT2_HAS_CUDA
+#include <nvtx3/nvToolsExt.h>
+#endif
+
 namespace lt2 {
 namespace {
 
@@ -37,7 +41,16 @@ std::vector<TraceEvent> TraceEvents() {
   return events;
 }
 
-TraceRange::TraceRange(const char* name) : name_(name), begin_(enabled ? MonotonicSeconds() : 0) {}
+#ifdef LT2_HAS_CUDA
+ProfilerRange::ProfilerRange(const char* name) { nvtxRangePushA(name); }
+ProfilerRange::~ProfilerRange() { nvtxRangePop(); }
+#else
+ProfilerRange::ProfilerRange(const char*) {}
+ProfilerRange::~ProfilerRange() = default;
+#endif
+
+TraceRange::TraceRange(const char* name)
+    : profiled_(name), name_(name), begin_(enabled ? MonotonicSeconds() : 0) {}
 
 TraceRange::~TraceRange() {
   if (!enabled || begin_ == 0) return;

@@ -3,7 +3,13 @@
 namespace lt2 {
 
 Cost CostOf(const AdamWArgs& args) {
-  return {.flops = 14.0 * args.param.size(), .bytes = 7.0 * args.param.bytes()};
+  Cost cost;
+  for (const AdamWPiece& piece : args.pieces) {
+    cost.flops += 14.0 * static_cast<double>(piece.param.size());
+    cost.bytes += 7.0 * static_cast<double>(piece.param.bytes());
+    if (piece.value.defined()) cost.bytes += static_cast<double>(piece.value.bytes());
+  }
+  return cost;
 }
 
 }  // namespace lt2

@@ -4,6 +4,8 @@
 //   w ← w (1 - lr λ) - lr (m / (1 - β1^step)) / (sqrt(v / (1 - β2^step)) + ε)
 #pragma once
 
+#include <span>
+
 #include "kernels/kernel.h"
 
 namespace lt2 {
@@ -20,11 +22,17 @@ enum AdamWHyper {
 
 // All of one float dtype and size, any shape: elements are independent, so a parameter may be cut
 // into pieces anywhere without changing a bit.
-struct AdamWArgs {
+struct AdamWPiece {
   Tensor param, grad, m, v;
+  Tensor value;       // BF16: where it is there, param rounded
+  bool decay = true;  // false: λ = 0 for this piece
+};
+
+// Pieces of one dtype, all of them in a launch or two on a GPU.
+struct AdamWArgs {
+  std::span<const AdamWPiece> pieces;
   Tensor hyper;  // F64 [kAdamWHypers]
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
-  bool decay = true;  // false: λ = 0 for this parameter
 };
 
 LT2_KERNEL(AdamW, AdamWArgs)

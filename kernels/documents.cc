@@ -4,15 +4,31 @@
 
 namespace lt2 {
 
+namespace {
+
+// A part's elements, rounded up so that the next one is aligned.
+int64_t Room(int64_t elements) { return (elements + 63) / 64 * 64; }
+
+}  // namespace
+
 Documents::Documents(int64_t tokens, int64_t capacity, Device device)
     : tokens_(tokens),
       capacity_(capacity),
       count_(capacity),
       chunk_count_((tokens + kChunk - 1) / kChunk + capacity),
-      cu_seqlens_(Tensor::Empty({capacity + 1}, DType::kI32, device)),
-      chunks_(Tensor::Empty({chunk_count_, 3}, DType::kI32, device)),
-      positions_(Tensor::Empty({tokens}, DType::kI32, device)),
-      first_chunks_(Tensor::Empty({capacity + 1}, DType::kI32, device)) {}
+      arrays_({2 * Room(capacity + 1) + Room(3 * chunk_count_) + Room(tokens)}, DType::kI32,
+              device) {
+  int64_t at = 0;
+  const auto part = [&](const Shape& shape) {
+    const Tensor tensor = arrays_.tensor().Flat(at, shape.size()).Reshape(shape);
+    at += Room(shape.size());
+    return tensor;
+  };
+  cu_seqlens_ = part({capacity + 1});
+  first_chunks_ = part({capacity + 1});
+  chunks_ = part({chunk_count_, 3});
+  positions_ = part({tokens});
+}
 
 void Documents::Fill(std::span<const int32_t> cu_seqlens) {
   CHECK_GE(cu_seqlens.size(), 2u);
@@ -20,22 +36,17 @@ void Documents::Fill(std::span<const int32_t> cu_seqlens) {
   CHECK_EQ(cu_seqlens.back(), tokens_);
   count_ = static_cast<int64_t>(cu_seqlens.size()) - 1;
   CHECK_LE(count_, capacity_);
-  if (cu_seqlens_.device().backend == Backend::kMeta) return;  // capacities stand for counts
-  // Made on the host, then copied to where they are read.
-  const auto on_host = [](const Tensor& x) {
-    return x.on_host() ? x : Tensor::Empty(x.shape(), x.dtype(), {Backend::kCpu});
-  };
-  const Tensor cu_host = on_host(cu_seqlens_), chunks_host = on_host(chunks_);
-  const Tensor positions_host = on_host(positions_), first_host = on_host(first_chunks_);
-  int32_t* cu = std::ranges::copy(cu_seqlens, cu_host.data<int32_t>()).out;
-  int32_t* chunk = chunks_host.data<int32_t>();
-  int32_t* position = positions_host.data<int32_t>();
-  int32_t* first_chunk = first_host.data<int32_t>();
+  if (arrays_.tensor().on_meta()) return;  // capacities stand for counts
+  int32_t* const arrays = arrays_.Next<int32_t>();
+  int32_t* const first_chunks = arrays + Room(capacity_ + 1);
+  int32_t* const chunks = first_chunks + Room(capacity_ + 1);
+  int32_t* const positions = chunks + Room(chunks_.size());
+  int32_t *chunk = chunks, *position = positions;
   chunk_count_ = 0;
   for (int64_t d = 0; d < count_; ++d) {
     const int32_t begin = cu_seqlens[d], end = cu_seqlens[d + 1];
     CHECK_LT(begin, end) << "document " << d << " is empty";
-    *first_chunk++ = static_cast<int32_t>(chunk_count_);
+    first_chunks[d] = static_cast<int32_t>(chunk_count_);
     for (int32_t t = begin; t < end; t += kChunk) {
       *chunk++ = static_cast<int32_t>(d);
       *chunk++ = t;
@@ -44,16 +55,11 @@ void Documents::Fill(std::span<const int32_t> cu_seqlens) {
     }
     for (int32_t t = begin; t < end; ++t) *position++ = t - begin;
   }
-  std::fill(cu, cu_host.data<int32_t>() + cu_host.size(), static_cast<int32_t>(tokens_));
-  std::fill(chunk, chunks_host.data<int32_t>() + chunks_host.size(), 0);
-  std::fill(first_chunk, first_host.data<int32_t>() + first_host.size(),
-            static_cast<int32_t>(chunk_count_));
-  for (const auto& [to, from] : {std::pair(&cu_seqlens_, &cu_host),
-                                 {&chunks_, &chunks_host},
-                                 {&positions_, &positions_host},
-                                 {&first_chunks_, &first_host}}) {
-    if (!to->on_host()) to->CopyFrom(*from);
-  }
+  std::fill(std::ranges::copy(cu_seqlens, arrays).out, first_chunks, static_cast<int32_t>(tokens_));
+  std::fill(first_chunks + count_, chunks, static_cast<int32_t>(chunk_count_));
+  std::fill(chunk, positions, 0);
+  std::fill(position, arrays + arrays_.tensor().size(), 0);
+  arrays_.Send();
 }
 
 Documents Documents::Of(std::span<const int32_t> cu_seqlens, Device device) {

@@ -3,13 +3,13 @@
 // Every sequence operator sees one row of `tokens` tokens: a batch of B rows of length T is B·T
 // tokens whose rows are (at least) one document each. State, convolution, attention and positions
 // restart at every document. The arrays live in the device's memory and have fixed capacity, so
-// that a step with other documents allocates nothing.
+// that a step with other documents allocates nothing, and a recorded one reads those of now.
 #pragma once
 
 #include <span>
 #include <vector>
 
-#include "core/tensor.h"
+#include "core/upload.h"
 
 namespace lt2 {
 
@@ -21,7 +21,8 @@ class Documents {
   // Room for `capacity` documents over `tokens` tokens: ⌈tokens/64⌉ + capacity chunks.
   Documents(int64_t tokens, int64_t capacity, Device device);
 
-  // cu_seqlens: 0 = first, …, tokens = last, strictly increasing; at most capacity documents.
+  // cu_seqlens: 0 = first, …, tokens = last, strictly increasing; at most capacity documents. What
+  // is queued before still sees the documents before.
   void Fill(std::span<const int32_t> cu_seqlens);
   // Equal rows of `length` tokens.
   static Documents Rows(int64_t rows, int64_t length, Device device);
@@ -46,6 +47,7 @@ class Documents {
 
  private:
   int64_t tokens_, capacity_, count_, chunk_count_;
+  Upload arrays_;  // the four below, which are parts of its tensor
   Tensor cu_seqlens_, chunks_, positions_, first_chunks_;
 };
 

@@ -13,6 +13,7 @@
 
 #include "core/device.h"
 #include "core/tensor.h"
+#include "core/trace.h"
 
 namespace lt2 {
 
@@ -36,6 +37,7 @@ void NoteOperator(const char* name);  // core/cuda/operator_note.h
 #define LT2_KERNEL_ON_CUDA_0(Name, Args) DieNoBackend(#Name, stream.device)
 #define LT2_KERNEL_ON_CUDA_1(Name, Args) \
   cuda::NoteOperator(#Name);             \
+  ProfilerRange range(#Name);            \
   return cuda::Name(stream, args)
 
 #define LT2_DECLARE_KERNEL(Name, Args, ON_CUDA)        \

@@ -2,8 +2,13 @@
 
 namespace lt2 {
 
-Cost CostOf(const SquaredNormArgs& args) {
-  return {.flops = 2.0 * args.x.size(), .bytes = 1.0 * args.x.bytes()};
+Cost CostOf(const SquaredNormsArgs& args) {
+  Cost cost;
+  for (const Tensor& x : args.x) {
+    cost.flops += 2.0 * static_cast<double>(x.size());
+    cost.bytes += static_cast<double>(x.bytes());
+  }
+  return cost;
 }
 
 }  // namespace lt2

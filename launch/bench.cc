@@ -127,8 +127,8 @@ absl::StatusOr<StepTiming> BenchStep(const RunConfig& config, Device device, int
   const MemoryPlan plan = PlanMemory(options, mesh, dp->rank(), /*diagnostics=*/false);
   RETURN_IF_ERROR(CheckFits(plan, MemoryBudget(device, world.local_size())));
   const int64_t before = memory.stats().live;
-  memory.Reserve(plan.peak_bytes);
   TrainStep step(options, mesh, *dp);
+  step.ReserveWorkspace(plan.peak_bytes - plan.persistent_bytes);
   step.InitializeParameters(static_cast<uint64_t>(config.run.seed));
   std::vector<Batch> batches;
   for (int64_t m = 0; m < options.micro_batches; ++m) {

@@ -71,7 +71,8 @@ absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& 
                       .sequence = config.data.sequence,
                       .micro_batch = config.batch.micro_batch,
                       .micro_batches = config.batch.tokens / replica_tokens,
-                      .max_documents = max_documents};
+                      .max_documents = max_documents,
+                      .graphs = config.run.graphs};
   if (config.parallel.recompute != RecomputeChoice::kAuto) {
     options.recompute = static_cast<RecomputePolicy>(config.parallel.recompute);
     return options;

@@ -1,7 +1,6 @@
 #include "launch/train_step.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/trace.h"
 #include "kernels/elementwise.h"
@@ -10,17 +9,26 @@
 #include "parallel/adamw_rule.h"
 
 namespace lt2 {
+namespace {
+
+// Of a step, for StepGraphs: a micro-batch by whether it is the first and the last, or the update.
+constexpr int kFirst = 1, kLast = 2, kUpdate = 4;
+
+}  // namespace
 
 TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, Communicator& dp)
     : options_(options),
       stream_{.device = options.device},
+      graphs_(options.graphs && options.device.backend == Backend::kCuda, options.device),
       model_(options.model),
       layout_(Layout(model_.params().specs(), mesh, options.zero)),
-      ids_N_(Tensor::Empty({tokens_per_micro_batch()}, DType::kI32, options.device)),
-      targets_N_(Tensor::Empty({tokens_per_micro_batch()}, DType::kI32, options.device)),
+      tokens_2N_({2, tokens_per_micro_batch()}, DType::kI32, options.device),
+      ids_N_(tokens_2N_.tensor().Flat(0, tokens_per_micro_batch())),
+      targets_N_(tokens_2N_.tensor().Flat(tokens_per_micro_batch(), tokens_per_micro_batch())),
       documents_(tokens_per_micro_batch(), options.max_documents, options.device),
-      sums_(Tensor::Zeros({model_.loss_sums()}, DType::kF64, options.device)),
-      auxiliary_(Tensor::Zeros({1}, DType::kF64, options.device)) {
+      losses_(Tensor::Zeros({model_.loss_sums() + 1}, DType::kF64, options.device)),
+      sums_(losses_.Rows(0, model_.loss_sums())),
+      auxiliary_(losses_.Rows(model_.loss_sums(), model_.loss_sums() + 1)) {
   const std::vector<Param*> params = model_.params().all();
   for (Param* param : params) {
     const Shape& shape = param->spec.shape;
@@ -40,30 +48,43 @@ void TrainStep::InitializeParameters(uint64_t seed) {
   for (Param* param : model_.params().all()) {
     InitParam(*param, seed);
   }
+  optimizer_->MastersChanged();
 }
 
-void TrainStep::Begin() {
-  std::vector<int> uses = model_.UsesPerMicroBatch();
-  for (int& use : uses) use *= static_cast<int>(options_.micro_batches);
-  reducer_->BeginStep(uses);
-  sums_.Zero();
-  auxiliary_.Zero();
+void TrainStep::Begin(bool diagnose) {
   optimizer_->WaitForValues();
+  graphs_.BeginStep(/*may_repeat=*/!diagnose);
+  micro_batch_ = 0;
 }
 
 void TrainStep::Load(const Batch& batch) {
   if (options_.device.backend == Backend::kMeta) return;
   CHECK_EQ(static_cast<int64_t>(batch.ids.size()), ids_N_.size());
-  const auto fill = [](const Tensor& to, std::span<const int32_t> from) {
-    to.CopyFrom(Tensor::FromHost(from, to.shape(), {Backend::kCpu}));
-  };
-  fill(ids_N_, batch.ids);
-  fill(targets_N_, batch.targets);
+  CHECK_EQ(static_cast<int64_t>(batch.targets.size()), targets_N_.size());
+  std::ranges::copy(batch.targets, std::ranges::copy(batch.ids, tokens_2N_.Next<int32_t>()).out);
+  tokens_2N_.Send();
   documents_.Fill(batch.cu_seqlens);
 }
 
 void TrainStep::MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics) {
+  CHECK_LT(micro_batch_, options_.micro_batches);
+  CHECK(diagnostics == nullptr || !(graphs_.recording() || graphs_.repeating()))
+      << "Begin was not told of diagnostics";
   Load(batch);
+  const bool first = micro_batch_ == 0, last = ++micro_batch_ == options_.micro_batches;
+  graphs_.Run((first ? kFirst : 0) + (last ? kLast : 0), [&] {
+    if (first) {
+      std::vector<int> uses = model_.UsesPerMicroBatch();
+      for (int& use : uses) use *= static_cast<int>(options_.micro_batches);
+      reducer_->BeginStep(uses);
+      losses_.Zero();
+    }
+    ForwardBackward(diagnostics);
+    if (last) reducer_->Finish();
+  });
+}
+
+void TrainStep::ForwardBackward(LoopDiagnostics* diagnostics) {
   Tape tape(stream_);
   LanguageModel::Loss loss;
   {
@@ -79,30 +100,37 @@ void TrainStep::MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics) {
 }
 
 StepReport TrainStep::Finish(StepInput input) {
-  reducer_->Finish();
-  std::vector<double> sums(sums_.size(), 0.0);
-  double auxiliary = 0;
-  if (!sums_.on_meta()) {
-    sums = sums_.ToDoubles();
-    input.counted_tokens = sums[kCountedSum];
-    auxiliary = auxiliary_.ToDoubles()[0];
-    const bool finite = std::isfinite(auxiliary) &&
-                        std::ranges::all_of(sums, [](double sum) { return std::isfinite(sum); });
-    input.bad_losses = finite ? 0 : 1;
-  }
-  input.sums.insert(input.sums.begin(), sums.begin() + kHeadLossSums, sums.end());
-  input.sums.insert(input.sums.begin(), {sums[kLossSum], auxiliary});
-  TraceRange range("update");
-  return optimizer_->Step(stream_, input);
+  CHECK_EQ(micro_batch_, options_.micro_batches);
+  input.losses = losses_;
+  input.tokens_at = kCountedSum;
+  optimizer_->Prepare(input);
+  graphs_.Run(kUpdate, [&] {
+    TraceRange range("update");
+    optimizer_->Update(stream_);
+    // A record holds what it started to its end.
+    if (graphs_.recording()) optimizer_->WaitForValues();
+  });
+  StepReport report = optimizer_->Report();
+  graphs_.EndStep();
+  const std::vector<double>& losses = report.losses;
+  std::vector<double> sums = {losses[kLossSum], losses.back()};
+  sums.insert(sums.end(), losses.begin() + kHeadLossSums, losses.end() - 1);
+  sums.insert(sums.end(), report.sums.begin(), report.sums.end());
+  report.sums = std::move(sums);
+  return report;
 }
 
 TrainStep::Score TrainStep::Evaluate(const Batch& batch) {
   optimizer_->WaitForValues();
   Load(batch);
-  const Tensor sums = model_.Evaluate(stream_, ids_N_, targets_N_, documents_);
-  if (sums.on_meta()) return {};
-  const std::vector<double> totals = sums.ToDoubles();
-  return {.nll = totals[kLossSum], .counted = totals[kCountedSum]};
+  Score score;
+  graphs_.RunApart([&] {
+    const Tensor sums = model_.Evaluate(stream_, ids_N_, targets_N_, documents_);
+    if (sums.on_meta()) return;
+    const std::vector<double> totals = sums.ToDoubles();
+    score = {.nll = totals[kLossSum], .counted = totals[kCountedSum]};
+  });
+  return score;
 }
 
 }  // namespace lt2

@@ -1,5 +1,6 @@
 // One optimizer step of a language model on this rank: micro-batches forward and backward, gradient
-// reduction, update. The same code runs on every backend; on kMeta it predicts memory and cost.
+// reduction, update. The same code runs on every backend; on kMeta it predicts memory and cost. On
+// a GPU the host only queues work, and waits once, in Finish.
 //
 //   TrainStep step(options, mesh, dp_group);
 //   step.InitializeParameters(seed);
@@ -11,6 +12,7 @@
 #include <memory>
 
 #include "data/loader.h"
+#include "launch/step_graphs.h"
 #include "model/language_model.h"
 #include "parallel/optimizer.h"
 #include "parallel/reducer.h"
@@ -28,6 +30,7 @@ struct StepOptions {
   int64_t micro_batch = 1;    // windows at a time
   int64_t micro_batches = 1;  // of this rank in a step
   int64_t max_documents = 1;  // in a micro-batch
+  bool graphs = false;        // steps are recorded and repeated where the device is a GPU
 };
 
 class TrainStep {
@@ -39,12 +42,18 @@ class TrainStep {
   // Fills every parameter from (seed, name, index): the same bits on every mesh.
   void InitializeParameters(uint64_t seed);
 
-  void Begin();
-  // Forward and backward of micro_batch windows. On kMeta the batch is not read.
+  // Once, when loading is done: memory for what a step holds beyond what stays between steps.
+  void ReserveWorkspace(int64_t bytes) { graphs_.Reserve(bytes); }
+
+  // diagnose: a micro-batch of this step will be asked for diagnostics, so that it is not repeated
+  // from a record.
+  void Begin(bool diagnose = false);
+  // Forward and backward of micro_batch windows, StepOptions::micro_batches times a step; the last
+  // reduces. On kMeta the batch is not read.
   void MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics = nullptr);
-  // Reduces, updates, and adds to input what the micro-batches counted. The report's sums are
-  // {nll over counted tokens of all ranks, the mixers' own losses of all ranks, with an exit gate
-  // its entropy and p_1 … p_T, input's own …}.
+  // Updates, and adds to input what the micro-batches counted. The report's sums are {nll over
+  // counted tokens of all ranks, the mixers' own losses of all ranks, with an exit gate its entropy
+  // and p_1 … p_T, input's own …}.
   StepReport Finish(StepInput input);
 
   // Sum of losses over counted tokens, and their number, of the model as it decodes.
@@ -63,17 +72,21 @@ class TrainStep {
 
  private:
   void Load(const Batch& batch);
+  void ForwardBackward(LoopDiagnostics* diagnostics);
 
   const StepOptions options_;
   Stream stream_;
+  StepGraphs graphs_;
   LanguageModel model_;
   LayoutTable layout_;
   std::unique_ptr<Reducer> reducer_;
   std::unique_ptr<Optimizer> optimizer_;
+  Upload tokens_2N_;  // ids, then targets
   Tensor ids_N_, targets_N_;
   Documents documents_;
-  Tensor sums_;       // of the model's losses, of the step so far
-  Tensor auxiliary_;  // F64 [1], the mixers' own losses of the step so far
+  // F64, of the step so far: sums of the model's losses, then the mixers' own.
+  Tensor losses_, sums_, auxiliary_;
+  int64_t micro_batch_ = 0;  // of this step, how many have run
   bool has_auxiliary_losses_ = false;
 };
 

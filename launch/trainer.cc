@@ -146,8 +146,8 @@ absl::Status Trainer::Prepare() {
                   " validation windows"));
   RETURN_IF_ERROR(
       Agree(world_, CheckFits(plan_, MemoryBudget(options_.device, world_.local_size()))));
-  CachingAllocator::Of(options_.device).Reserve(plan_.peak_bytes);
   step_ = std::make_unique<TrainStep>(step_options, mesh_, *dp_);
+  step_->ReserveWorkspace(plan_.peak_bytes - plan_.persistent_bytes);
   step_->InitializeParameters(config_.run.seed);
   return absl::OkStatus();
 }
@@ -241,7 +241,7 @@ absl::Status Trainer::Steps() {
 StepReport Trainer::OneStep(Batch& batch, bool diagnose, StepMetrics& metrics) {
   const double begun = MonotonicSeconds(), waited = prefetcher_->wait_seconds();
   double diagnosed = 0;
-  step_->Begin();
+  step_->Begin(diagnose);
   for (int64_t m = 0; m < step_->options().micro_batches; ++m) {
     watchdog_->Progress("data");
     MustHold(prefetcher_->Next(&batch));

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/status_macros.h"
-#include "parallel/grad_norm.h"
+#include "parallel/reduce_scalars.h"
 
 namespace lt2 {
 namespace {

@@ -120,17 +120,21 @@ int64_t LanguageModel::loss_sums() const {
   return config_.exit_gate ? kExitProbabilitySums + config_.loops : int64_t{kHeadLossSums};
 }
 
+// Filled where they are, so that a recorded step makes them too.
 std::vector<Tape::Seed> LanguageModel::Seeds(const Loss& loss, double z_loss) const {
-  const Device device = loss.sums.value.device();
-  std::vector<double> seed(loss_sums(), 0.0);
-  seed[kLossSum] = 1;
-  seed[kSquaredLseSum] = z_loss;
-  if (config_.exit_gate) seed[kExitEntropySum] = -config_.exit_entropy;
-  std::vector<Tape::Seed> seeds = {
-      {loss.sums, Tensor::FromHost(seed, {loss_sums()}, DType::kF64, device)}};
+  Stream stream{.device = loss.sums.value.device()};
+  const Tensor seed = Tensor::Zeros({loss_sums()}, DType::kF64, stream.device);
+  const auto set = [&](int64_t at, double value) {
+    if (value != 0) Fill(stream, seed.Rows(at, at + 1), value);
+  };
+  set(kLossSum, 1);
+  set(kSquaredLseSum, z_loss);
+  if (config_.exit_gate) set(kExitEntropySum, -config_.exit_entropy);
+  std::vector<Tape::Seed> seeds = {{loss.sums, seed}};
   for (const Var& auxiliary : loss.auxiliary) {
-    seeds.push_back(
-        {auxiliary, Tensor::FromHost(std::vector<double>{1}, {1}, DType::kF64, device)});
+    const Tensor one = Tensor::Empty({1}, DType::kF64, stream.device);
+    Fill(stream, one, 1);
+    seeds.push_back({auxiliary, one});
   }
   return seeds;
 }

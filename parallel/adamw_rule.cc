@@ -9,17 +9,23 @@ static_assert(int{kHyperLr} == int{kLearningRate} && int{kHyperGradScale} == int
                   int{kHyperSize} == int{kAdamWHypers},
               "the kernel reads the optimizer's hyper tensor as it is");
 
-void AdamWRule::Update(Stream& stream, const UpdateArgs& args) const {
-  AdamW(stream, {.param = args.value,
-                 .grad = args.gradient,
-                 .m = args.states[0],
-                 .v = args.states[1],
-                 .hyper = args.hyper,
+void AdamWRule::Update(Stream& stream, const Tensor& hyper,
+                       std::span<const UpdatePiece> pieces) const {
+  std::vector<AdamWPiece> all;
+  for (const UpdatePiece& piece : pieces) {
+    all.push_back({.param = piece.value,
+                   .grad = piece.gradient,
+                   .m = piece.states[0],
+                   .v = piece.states[1],
+                   .value = piece.rounded,
+                   .decay = piece.decay});
+  }
+  AdamW(stream, {.pieces = all,
+                 .hyper = hyper,
                  .beta1 = config_.beta1,
                  .beta2 = config_.beta2,
                  .eps = config_.eps,
-                 .weight_decay = config_.weight_decay,
-                 .decay = args.decay});
+                 .weight_decay = config_.weight_decay});
 }
 
 }  // namespace lt2

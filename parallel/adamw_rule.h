@@ -10,7 +10,8 @@ class AdamWRule : public UpdateRule {
  public:
   explicit AdamWRule(const OptimizerConfig& config) : config_(config) {}
   std::vector<std::string> StateNames() const override { return {"adam_m", "adam_v"}; }
-  void Update(Stream& stream, const UpdateArgs& args) const override;
+  void Update(Stream& stream, const Tensor& hyper,
+              std::span<const UpdatePiece> pieces) const override;
 
  private:
   const OptimizerConfig config_;

@@ -2,20 +2,29 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "core/log.h"
 #include "core/strings.h"
 #include "kernels/elementwise.h"
-#include "parallel/grad_norm.h"
+#include "kernels/squared_norm.h"
+#include "kernels/step_decision.h"
 
 namespace lt2 {
 namespace {
 
-// A spike is judged once this many norms were seen, against deviations of at least this share of
-// the mean; the running mean forgets over kMemory steps.
-constexpr int64_t kFirstNorms = 20;
-constexpr double kLeastDeviation = 0.01, kMemory = 50;
+const char* TextOf(SkipReason reason) {
+  switch (reason) {
+    case SkipReason::kNone:
+      return "";
+    case SkipReason::kNotFinite:
+      return "non-finite gradient";
+    case SkipReason::kNoTokens:
+      return "no token counts";
+    case SkipReason::kSpike:
+      return "norm spike";
+  }
+  return "?";
+}
 
 }  // namespace
 
@@ -53,9 +62,12 @@ Optimizer::Optimizer(std::span<Param* const> params, const LayoutTable& layout, 
   }
   const int64_t unique = static_cast<int64_t>(unique_gradients_.size());
   squares_ = Tensor::Zeros({unique}, DType::kF64, hyper_.device());
+  step_counters_ = Tensor::Zeros({kStepCounters}, DType::kF64, hyper_.device());
 }
 
-Optimizer::~Optimizer() { WaitForValues(); }
+Optimizer::~Optimizer() {
+  for (const Pending& gather : gathers_) gather.Wait();
+}
 
 Optimizer::Piece Optimizer::MakePiece(int param, const Box& box, int64_t offset) const {
   CHECK(!rule_->NeedsWholeParameters() || box == layout_.entries[param].held)
@@ -65,103 +77,153 @@ Optimizer::Piece Optimizer::MakePiece(int param, const Box& box, int64_t offset)
               .box = box,
               .value = p.master.Flat(offset, box.size()).Reshape(box.extent),
               .gradient = p.main_grad.Flat(offset, box.size()).Reshape(box.extent),
+              .rounded = {},
               .states = {}};
+  if (p.value.dtype() == DType::kBF16) {
+    piece.rounded = p.value.Flat(offset, box.size()).Reshape(box.extent);
+  }
   for (size_t s = 0; s < rule_->StateNames().size(); ++s) {
     piece.states.push_back(Tensor::Zeros(box.extent, p.master.dtype(), p.master.device()));
   }
   return piece;
 }
 
-StepReport Optimizer::Step(Stream& stream, const StepInput& input) {
-  WaitForValues();
-  StepReport report{.sums = input.sums, .maxes = input.maxes};
-  SquaredNorms(stream, unique_gradients_, squares_);
-  if (stream.device.backend != Backend::kMeta) {
-    const auto [square, nonfinite] = SumSquares();
-    std::vector<double> sums = {square, nonfinite + input.bad_losses, input.counted_tokens};
-    sums.insert(sums.end(), input.sums.begin(), input.sums.end());
-    ReduceScalars(dp_, sums, report.maxes);
-    report.nonfinite = sums[1];
-    report.counted_tokens = sums[2];
-    report.grad_norm = report.nonfinite > 0
-                           ? std::numeric_limits<double>::quiet_NaN()
-                           : std::sqrt(sums[0]) / std::max(report.counted_tokens, 1.0);
-    report.clip_factor = ClipFactor(report.grad_norm, config_.clip);
-    std::copy(sums.begin() + 3, sums.end(), report.sums.begin());
-    report.skipped = ReasonToSkip(report);
-    Count(report);
-    std::vector<double> hyper(kHyperSize);
-    hyper[kHyperLr] = input.lr;
-    hyper[kHyperGradScale] = report.clip_factor / std::max(report.counted_tokens, 1.0);
-    hyper[kHyperStep] = static_cast<double>(counters_.norms);
-    hyper[kHyperSkip] = *report.skipped ? 1 : 0;
-    hyper_.CopyFrom(Tensor::FromHost(hyper, {kHyperSize}, DType::kF64, {Backend::kCpu}));
-  }
-  // The values that the next forward reads first are gathered first.
-  for (int bucket = static_cast<int>(pieces_.size()) - 1; bucket >= 0; --bucket) {
-    UpdateBucket(stream, bucket);
-  }
-  return report;
-}
-
-std::pair<double, double> Optimizer::SumSquares() const {
-  const std::vector<double> squares = squares_.ToDoubles();
-  double sum = 0, nonfinite = 0;
-  for (size_t i = 0; i < unique_params_.size(); ++i) {
-    const double square = squares[i];
-    if (std::isfinite(square)) {
-      sum += square;
-    } else if (nonfinite++ == 0) {
-      LogWarn(StrCat("the gradient of ", params_[unique_params_[i]]->spec.name, " is not finite"));
-    }
-  }
-  return {sum, nonfinite};
-}
-
-void Optimizer::UpdateBucket(Stream& stream, int bucket) {
-  for (const Piece& piece : pieces_[bucket]) {
+std::vector<UpdatePiece> Optimizer::UpdatesOf(const std::vector<Piece>& pieces) const {
+  std::vector<UpdatePiece> updates;
+  for (const Piece& piece : pieces) {
     const ParamSpec& spec = params_[piece.param]->spec;
-    rule_->Update(stream, {.spec = &spec,
-                           .box = &piece.box,
-                           .value = piece.value,
-                           .gradient = piece.gradient,
-                           .states = piece.states,
-                           .decay = spec.decay || config_.decay_all,
-                           .hyper = hyper_});
+    updates.push_back({.spec = &spec,
+                       .box = &piece.box,
+                       .value = piece.value,
+                       .gradient = piece.gradient,
+                       .rounded = piece.rounded,
+                       .states = piece.states,
+                       .decay = spec.decay || config_.decay_all});
   }
-  if (layout_.zero > 0) {
+  return updates;
+}
+
+StepReport Optimizer::Step(Stream& stream, const StepInput& input) {
+  Prepare(input);
+  Update(stream);
+  return Report();
+}
+
+// Tensors for as many numbers as the input has.
+void Optimizer::MakeScalars(const StepInput& input) {
+  sums_ = static_cast<int64_t>(input.sums.size());
+  maxes_ = static_cast<int64_t>(input.maxes.size());
+  const Device device = hyper_.device();
+  const int64_t losses = input.losses.defined() ? input.losses.size() : 0;
+  const int64_t others = losses + sums_ + maxes_;
+  if (report_.defined() && report_.size() == kReportOthers + others &&
+      inputs_.tensor().size() == kInputScalars + sums_ + maxes_) {
+    return;
+  }
+  inputs_ = Upload({kInputScalars + sums_ + maxes_}, DType::kF64, device);
+  scalars_ = Tensor::Zeros({dp_.size(), kScalarOthers + others}, DType::kF64, device);
+  report_ = Tensor::Zeros({kReportOthers + others}, DType::kF64, device);
+}
+
+void Optimizer::Prepare(const StepInput& input) {
+  WaitForValues();
+  MakeScalars(input);
+  losses_ = input.losses;
+  tokens_at_ = input.tokens_at;
+  if (hyper_.on_meta()) return;
+  double* to = inputs_.Next<double>();
+  to[kInputLr] = input.lr;
+  to[kInputTokens] = input.counted_tokens;
+  to[kInputBadLosses] = input.bad_losses;
+  std::ranges::copy(input.maxes, std::ranges::copy(input.sums, to + kInputScalars).out);
+  inputs_.Send();
+}
+
+void Optimizer::Update(Stream& stream) {
+  SquaredNorms(stream, {.x = unique_gradients_, .sums = squares_});
+  StepScalars(stream, {.squares = squares_,
+                       .losses = losses_,
+                       .tokens_at = tokens_at_,
+                       .inputs = inputs_.tensor(),
+                       .scalars = scalars_.Rows(dp_.rank(), dp_.rank() + 1)});
+  dp_.AllGather(scalars_, std::vector<int64_t>(dp_.size(), scalars_.dim(1)), "step_scalars");
+  StepDecision(stream, {.scalars = scalars_,
+                        .maxes = maxes_,
+                        .inputs = inputs_.tensor(),
+                        .clip = config_.clip,
+                        .spike_z = config_.spike_z,
+                        .counters = step_counters_,
+                        .hyper = hyper_,
+                        .report = report_});
+  UpdateValues(stream);
+}
+
+// What the next forward reads first is gathered first; where nothing is, one call updates all.
+void Optimizer::UpdateValues(Stream& stream) {
+  if (layout_.zero == 0 || dp_.size() == 1) {
+    std::vector<UpdatePiece> all;
+    for (const std::vector<Piece>& pieces : pieces_) {
+      const std::vector<UpdatePiece> updates = UpdatesOf(pieces);
+      all.insert(all.end(), updates.begin(), updates.end());
+    }
+    return rule_->Update(stream, hyper_, all);
+  }
+  for (int bucket = static_cast<int>(pieces_.size()) - 1; bucket >= 0; --bucket) {
+    rule_->Update(stream, hyper_, UpdatesOf(pieces_[bucket]));
     gathers_[bucket] =
         dp_.AllGatherAsync(values_[bucket], layout_.buckets[bucket].shard_counts, "gather_values");
   }
+  rounded_ = false;
 }
 
-const char* Optimizer::ReasonToSkip(const StepReport& report) const {
-  if (report.nonfinite > 0 || !std::isfinite(report.grad_norm)) return "non-finite gradient";
-  if (report.counted_tokens == 0) return "no token counts";
-  if (config_.spike_z > 0 && counters_.norms >= kFirstNorms) {
-    const double deviation =
-        std::max(std::sqrt(counters_.norm_variance), kLeastDeviation * counters_.norm_mean);
-    if (report.grad_norm > counters_.norm_mean + config_.spike_z * deviation) return "norm spike";
-  }
-  return "";
+StepReport Optimizer::Report() {
+  const std::vector<double> values =
+      report_.on_meta() ? std::vector<double>(report_.size(), 0.0) : report_.ToDoubles();
+  const double* counters = values.data() + kReportCounters;
+  counters_ = {.skipped = static_cast<int64_t>(counters[kCounterSkipped]),
+               .skipped_in_row = static_cast<int64_t>(counters[kCounterSkippedInRow]),
+               .norms = static_cast<int64_t>(counters[kCounterNorms]),
+               .norm_mean = counters[kCounterMean],
+               .norm_variance = counters[kCounterVariance]};
+  StepReport report{.grad_norm = values[kReportNorm],
+                    .clip_factor = values[kReportClip],
+                    .counted_tokens = values[kReportTokens],
+                    .nonfinite = values[kReportBad],
+                    .skipped = TextOf(static_cast<SkipReason>(values[kReportSkipped])),
+                    .losses = {},
+                    .sums = {},
+                    .maxes = {}};
+  const auto maxes = values.end() - maxes_, sums = maxes - sums_;
+  report.losses.assign(values.begin() + kReportOthers, sums);
+  report.sums.assign(sums, maxes);
+  report.maxes.assign(maxes, values.end());
+  if (report.nonfinite > 0) WarnOfBadGradients();
+  return report;
 }
 
-void Optimizer::Count(const StepReport& report) {
-  if (*report.skipped) {
-    ++counters_.skipped;
-    ++counters_.skipped_in_row;
-    return;
-  }
-  counters_.skipped_in_row = 0;
-  ++counters_.norms;
-  const double weight = std::max(1.0 / static_cast<double>(counters_.norms), 1 / kMemory);
-  const double delta = report.grad_norm - counters_.norm_mean;
-  counters_.norm_mean += weight * delta;
-  counters_.norm_variance = (1 - weight) * (counters_.norm_variance + weight * delta * delta);
+void Optimizer::WarnOfBadGradients() const {
+  const std::vector<double> squares = squares_.ToDoubles();
+  const auto bad = std::ranges::find_if(squares, [](double x) { return !std::isfinite(x); });
+  if (bad == squares.end()) return;
+  const ParamSpec& spec = params_[unique_params_[bad - squares.begin()]]->spec;
+  LogWarn(StrCat("the gradient of ", spec.name, " is not finite"));
+}
+
+void Optimizer::set_counters(const OptimizerCounters& counters) {
+  counters_ = counters;
+  std::vector<double> values(kStepCounters);
+  values[kCounterSkipped] = static_cast<double>(counters.skipped);
+  values[kCounterSkippedInRow] = static_cast<double>(counters.skipped_in_row);
+  values[kCounterNorms] = static_cast<double>(counters.norms);
+  values[kCounterMean] = counters.norm_mean;
+  values[kCounterVariance] = counters.norm_variance;
+  step_counters_.CopyFrom(
+      Tensor::FromHost(values, {kStepCounters}, DType::kF64, step_counters_.device()));
 }
 
 void Optimizer::WaitForValues() {
-  for (Pending& gather : gathers_) gather.Wait();
+  for (Pending& gather : gathers_) std::exchange(gather, {}).Wait();
+  if (std::exchange(rounded_, true)) return;
   Stream stream{.device = hyper_.device()};
   for (Param* param : params_) {
     if (param->value.dtype() == DType::kBF16) {
@@ -171,7 +233,10 @@ void Optimizer::WaitForValues() {
 }
 
 std::vector<StatePiece> Optimizer::Owned() const { return List(true); }
-std::vector<StatePiece> Optimizer::Held() const { return List(false); }
+std::vector<StatePiece> Optimizer::Held() {
+  MastersChanged();
+  return List(false);
+}
 
 std::vector<StatePiece> Optimizer::List(bool owned) const {
   std::vector<StatePiece> list;

@@ -1,5 +1,6 @@
 // One optimizer step over boxes: the global norm, clipping, skipping, the rule's update of what
-// this rank owns (ZeRO 1) or of everything (ZeRO 0), and the gathering of new values.
+// this rank owns (ZeRO 1) or of everything (ZeRO 0), and the gathering of new values. All of it
+// where the parameters are: the host hands over a few numbers before and reads some after.
 #pragma once
 
 #include <memory>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/upload.h"
 #include "parallel/layout.h"
 #include "parallel/optimizer_config.h"
 #include "parallel/update_rule.h"
@@ -20,6 +22,10 @@ struct StepInput {
   double counted_tokens = 0;        // of this rank: those whose losses the gradients are sums over
   double bad_losses = 0;            // of this rank: losses that are not finite
   std::vector<double> sums, maxes;  // of this rank: to be summed, or maximised, over ranks
+  // Sums of this rank on the device, F64, or undefined: summed over ranks too. One that is not
+  // finite is a bad loss; tokens_at: which of them is added to counted_tokens, -1 for none.
+  Tensor losses;
+  int64_t tokens_at = -1;
 };
 
 struct StepReport {
@@ -29,7 +35,7 @@ struct StepReport {
   double counted_tokens = 0;  // over ranks
   double nonfinite = 0;       // pieces of parameters with a bad gradient, and losses, over ranks
   const char* skipped = "";  // why nothing was updated: "", "non-finite gradient", "norm spike", …
-  std::vector<double> sums, maxes;
+  std::vector<double> losses, sums, maxes;
 };
 
 // What decides about skips besides the step itself: saved with a checkpoint and restored on resume,
@@ -58,18 +64,30 @@ class Optimizer {
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;
 
-  // After the reducer's Finish. Reads main_grad; starts the gathering of values but does not wait.
+  // After the reducer's Finish: the three below.
   StepReport Step(Stream& stream, const StepInput& input);
-  // Before values are read: the next forward, a checkpoint, the end. Rounds masters to values.
+  // Hands the device what the host says of the step. `input` has as many numbers each time.
+  void Prepare(const StepInput& input);
+  // Reads main_grad; decides, updates, and starts the gathering of values but does not wait.
+  // Everything happens on the device, so that the call can be recorded once and repeated.
+  void Update(Stream& stream);
+  // What came of it. Waits for the decision.
+  StepReport Report();
+
+  // Before values are read: the next forward, a checkpoint, the end. Rounds masters to values where
+  // the update has not.
   void WaitForValues();
+  // Whoever has written masters says so before WaitForValues.
+  void MastersChanged() { rounded_ = false; }
 
   // Pieces that, over all ranks, tile every logical tensor exactly once: what this rank saves.
   std::vector<StatePiece> Owned() const;
-  // Everything this rank needs: what it loads.
-  std::vector<StatePiece> Held() const;
+  // Everything this rank needs: what it loads, before the next WaitForValues.
+  std::vector<StatePiece> Held();
 
+  // As of the last Report.
   const OptimizerCounters& counters() const { return counters_; }
-  void set_counters(const OptimizerCounters& counters) { counters_ = counters; }
+  void set_counters(const OptimizerCounters& counters);
   // True once skip_limit updates in a row were skipped: the run should stop.
   bool TooManySkips() const {
     return config_.skip_limit > 0 && counters_.skipped_in_row >= config_.skip_limit;
@@ -81,17 +99,16 @@ class Optimizer {
   struct Piece {
     int param = 0;
     Box box;
-    Tensor value, gradient;
+    Tensor value, gradient, rounded;
     std::vector<Tensor> states;
   };
 
   Piece MakePiece(int param, const Box& box, int64_t offset) const;
+  std::vector<UpdatePiece> UpdatesOf(const std::vector<Piece>& pieces) const;
   std::vector<StatePiece> List(bool owned) const;
-  // {sum of squares, pieces that are not finite} of this rank's unique gradients.
-  std::pair<double, double> SumSquares() const;
-  const char* ReasonToSkip(const StepReport& report) const;
-  void Count(const StepReport& report);
-  void UpdateBucket(Stream& stream, int bucket);
+  void MakeScalars(const StepInput& input);
+  void WarnOfBadGradients() const;
+  void UpdateValues(Stream& stream);
 
   const std::vector<Param*> params_;
   const LayoutTable& layout_;
@@ -104,9 +121,15 @@ class Optimizer {
   std::vector<std::vector<Piece>> pieces_;  // by bucket
   std::vector<Tensor> unique_gradients_;    // this rank's part of the global norm
   std::vector<int> unique_params_;          // whose they are
-  Tensor squares_;                          // F64, one for each
   std::vector<Pending> gathers_;            // by bucket
-  Tensor hyper_;
+  bool rounded_ = false;                    // values are what masters round to
+
+  // Of kernels/step_decision.h, all F64.
+  Tensor squares_, scalars_, hyper_, report_, step_counters_;
+  Upload inputs_;
+  Tensor losses_;  // the step's input
+  int64_t tokens_at_ = -1;
+  int64_t sums_ = 0, maxes_ = 0;
 };
 
 }  // namespace lt2

@@ -1,4 +1,4 @@
-// What an optimizer does to one piece of a parameter; everything else (which pieces, norms,
+// What an optimizer does to pieces of parameters; everything else (which pieces, norms,
 // clipping, skipping, gathering, checkpoints) is Optimizer's and the same for every rule.
 #pragma once
 
@@ -21,13 +21,13 @@ enum HyperIndex : int {
   kHyperSize = 4,
 };
 
-struct UpdateArgs {
+struct UpdatePiece {
   const ParamSpec* spec = nullptr;
   const Box* box = nullptr;  // the piece, in the logical tensor
   Tensor value, gradient;    // of the box's shape
+  Tensor rounded;            // BF16, or undefined: value as products read it, written with it
   std::span<const Tensor> states;
   bool decay = true;
-  Tensor hyper;
 };
 
 class UpdateRule {
@@ -38,8 +38,9 @@ class UpdateRule {
   virtual std::vector<std::string> StateNames() const = 0;
   // True if Update needs whole parameters: LayoutOptions::whole_parameters must be set then.
   virtual bool NeedsWholeParameters() const { return false; }
-  // value and states after the step. Must give the same bits however the parameter is cut.
-  virtual void Update(Stream& stream, const UpdateArgs& args) const = 0;
+  // Values and states after the step. Must give the same bits however parameters are cut.
+  virtual void Update(Stream& stream, const Tensor& hyper,
+                      std::span<const UpdatePiece> pieces) const = 0;
 };
 
 }  // namespace lt2

@@ -28,6 +28,30 @@ class DeviceMemorySource : public MemorySource {
   const int index_;
 };
 
+class PinnedMemorySource : public MemorySource {
+ public:
+  const char* name() const override { return "pinned host"; }
+  void* Take(int64_t bytes) override {
+    void* memory = nullptr;
+    const cudaError_t status = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return nullptr;
+    }
+    LT2_CUDA_CHECK(status);
+    return memory;
+  }
+  void Give(void* memory, int64_t) override { LT2_CUDA_CHECK(cudaFreeHost(memory)); }
+};
+
+thread_local bool capturing = false;
+
+bool OnDevice(const void* at) {
+  cudaPointerAttributes attributes;
+  LT2_CUDA_CHECK(cudaPointerGetAttributes(&attributes, at));
+  return attributes.type == cudaMemoryTypeDevice;
+}
+
 }  // namespace
 
 bool Built() { return true; }
@@ -70,10 +94,14 @@ std::unique_ptr<MemorySource> DeviceMemory(int index) {
 
 void Copy(void* to, const void* from, int64_t bytes) {
   if (bytes == 0) return;
+  CHECK(!capturing || (OnDevice(to) && OnDevice(from)))
+      << "a copy between host and GPU of " << bytes << " bytes inside a recorded step";
+  CopyQueued(to, from, bytes);
+  if (!OnDevice(to)) Synchronize();
+}
+
+void CopyQueued(void* to, const void* from, int64_t bytes) {
   LT2_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cudaStreamPerThread));
-  cudaPointerAttributes target;
-  LT2_CUDA_CHECK(cudaPointerGetAttributes(&target, to));
-  if (target.type != cudaMemoryTypeDevice) Synchronize();
 }
 
 void Zero(void* at, int64_t bytes) {
@@ -86,6 +114,59 @@ void Synchronize() {
                                << cudaGetErrorString(status) << ". The last launched was "
                                << OperatorNote()
                                << "; with CUDA_LAUNCH_BLOCKING=1 it is the one that failed";
+}
+
+CachingAllocator& PinnedMemory() {
+  static auto* pinned = new CachingAllocator(std::make_unique<PinnedMemorySource>());
+  return *pinned;
+}
+
+Event::~Event() {
+  if (handle_ != nullptr) LT2_CUDA_CHECK(cudaEventDestroy(static_cast<cudaEvent_t>(handle_)));
+}
+
+void Event::Record() {
+  if (handle_ == nullptr) {
+    cudaEvent_t event = nullptr;
+    LT2_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    handle_ = event;
+  }
+  LT2_CUDA_CHECK(cudaEventRecord(static_cast<cudaEvent_t>(handle_), cudaStreamPerThread));
+}
+
+void Event::Wait() {
+  if (handle_ != nullptr) LT2_CUDA_CHECK(cudaEventSynchronize(static_cast<cudaEvent_t>(handle_)));
+}
+
+Graph::~Graph() {
+  if (handle_ == nullptr) return;
+  LT2_CUDA_CHECK(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(handle_)));
+}
+
+void Graph::BeginCapture() {
+  CHECK(!capturing && !captured()) << "a graph is recorded once, and one at a time";
+  // Relaxed: memory may be taken meanwhile, here and by other threads.
+  LT2_CUDA_CHECK(cudaStreamBeginCapture(cudaStreamPerThread, cudaStreamCaptureModeRelaxed));
+  capturing = true;
+}
+
+void Graph::EndCapture() {
+  capturing = false;
+  cudaGraph_t graph = nullptr;
+  LT2_CUDA_CHECK(cudaStreamEndCapture(cudaStreamPerThread, &graph));
+  size_t nodes = 0;
+  LT2_CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &nodes));
+  nodes_ = static_cast<int64_t>(nodes);
+  cudaGraphExec_t executable = nullptr;
+  LT2_CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+  LT2_CUDA_CHECK(cudaGraphDestroy(graph));
+  LT2_CUDA_CHECK(cudaGraphUpload(executable, cudaStreamPerThread));
+  handle_ = executable;
+}
+
+void Graph::Launch() {
+  CHECK(captured());
+  LT2_CUDA_CHECK(cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_), cudaStreamPerThread));
 }
 
 }  // namespace lt2::cuda

@@ -25,10 +25,8 @@ std::map<std::string, Var> Run(CaseContext& c) {
   Tensor v = Tensor::Zeros(param.shape(), param.dtype(), device);
   for (int64_t step = 0; step < grads.dim(0); ++step) {
     const double hyper[kAdamWHypers] = {c.Number("lr"), 1, double(step + 1), 0};
-    AdamW(stream, {.param = param,
-                   .grad = grads.Rows(step, step + 1),
-                   .m = m,
-                   .v = v,
+    const AdamWPiece piece{.param = param, .grad = grads.Rows(step, step + 1), .m = m, .v = v};
+    AdamW(stream, {.pieces = {&piece, 1},
                    .hyper = Tensor::FromHost(hyper, {kAdamWHypers}, DType::kF64, device),
                    .beta1 = c.Number("beta1"),
                    .beta2 = c.Number("beta2"),

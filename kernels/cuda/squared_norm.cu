@@ -1,27 +1,36 @@
-#include <algorithm>
-
 #include "kernels/cuda/double_sums.cuh"
 #include "kernels/cuda/piece.cuh"
+#include "kernels/cuda/pieces_table.cuh"
 #include "kernels/cuda/scratch.h"
 #include "kernels/squared_norm.h"
 
 namespace lt2::cuda {
 namespace {
 
+constexpr int kMost = 512;
+constexpr int64_t kChunkElements = 16384;
 constexpr int kAtOnce = 4;  // pieces read at a time
 
+template <class T>
+struct Squared {
+  const T* x;
+  int64_t size;
+  bool wide;  // aligned
+};
+template <class T>
+using Table = PiecesTable<Squared<T>, kMost>;
+
 template <class T, int n>
-__global__ void __launch_bounds__(256) Squares(int64_t size, const T* x, double* of_block) {
-  const int64_t step = int64_t{gridDim.x} * 256 * n;
+__device__ double SumOfChunk(const T* x, int64_t begin, int64_t end) {
   double sum = 0;
-  for (int64_t first = (int64_t{blockIdx.x} * 256 + threadIdx.x) * n; first < size;
-       first += kAtOnce * step) {
+  for (int64_t first = begin + int64_t{threadIdx.x} * n; first < end;
+       first += int64_t{kAtOnce} * 256 * n) {
     Piece<n> piece[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int64_t i = first + j * step;
+      const int64_t i = first + j * 256 * n;
       piece[j] = {};
-      if (i < size) piece[j] = Load<n>(x + i);
+      if (i < end) piece[j] = Load<n>(x + i);
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
@@ -29,28 +38,64 @@ __global__ void __launch_bounds__(256) Squares(int64_t size, const T* x, double*
       for (int e = 0; e < n; ++e) sum += double{piece[j][e]} * double{piece[j][e]};
     }
   }
-  sum = BlockSumF64(sum);
-  if (threadIdx.x == 0) of_block[blockIdx.x] = sum;
+  return sum;
 }
 
 template <class T>
-void Run(const Stream& stream, const SquaredNormArgs& args) {
-  const int64_t size = args.x.size();
-  DispatchPieces<T>(size, {args.x}, [&]<int n>() {
-    const int64_t blocks = std::clamp<int64_t>(Blocks(size, 256 * n * kAtOnce), 1, 1056);
-    double* of_block = ScratchFor<double>(stream, blocks);
-    Squares<T, n><<<blocks, 256, 0, Handle(stream)>>>(size, Data<T>(args.x), of_block);
-    CheckLaunch("squared_norm");
-    SumParts<<<1, 256, 0, Handle(stream)>>>(blocks, of_block, 1.0, args.accumulate,
-                                            Data<double>(args.sum));
-    CheckLaunch("squared_norm");
-  });
+__global__ void __launch_bounds__(256)
+    SumChunks(const __grid_constant__ Table<T> table, double* of_chunk) {
+  const int chunk = blockIdx.x, i = table.Find(chunk);
+  const Squared<T>& piece = table.entries[i];
+  const int64_t begin = (chunk - table.first_chunk[i]) * kChunkElements;
+  const int64_t end = min(piece.size, begin + kChunkElements);
+  const double sum = piece.wide ? SumOfChunk<T, kWide<T>>(piece.x, begin, end)
+                                : SumOfChunk<T, 1>(piece.x, begin, end);
+  const double total = BlockSumF64(sum);
+  if (threadIdx.x == 0) of_chunk[chunk] = total;
+}
+
+template <class T>
+__global__ void __launch_bounds__(256)
+    SumPieces(const __grid_constant__ Table<T> table, const double* of_chunk, double* sums) {
+  double sum = 0;
+  const int end = table.first_chunk[blockIdx.x + 1];
+  for (int i = table.first_chunk[blockIdx.x] + static_cast<int>(threadIdx.x); i < end; i += 256) {
+    sum += of_chunk[i];
+  }
+  sum = BlockSumF64(sum);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+template <class T>
+void Run(const Stream& stream, const SquaredNormsArgs& args) {
+  const auto make = [&](int64_t i) {
+    const Tensor& x = args.x[i];
+    const bool aligned = reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
+    return Squared<T>{
+        .x = Data<T>(x), .size = x.size(), .wide = aligned && x.size() % kWide<T> == 0};
+  };
+  const auto size = [&](int64_t i) { return args.x[i].size(); };
+  ForEachTable<Squared<T>, kMost>(static_cast<int64_t>(args.x.size()), kChunkElements, make, size,
+                                  [&](const Table<T>& table, int64_t first) {
+                                    const int chunks = table.first_chunk[table.count];
+                                    double* of_chunk = ScratchFor<double>(stream, chunks);
+                                    if (chunks > 0) {
+                                      SumChunks<T>
+                                          <<<chunks, 256, 0, Handle(stream)>>>(table, of_chunk);
+                                      CheckLaunch("squared_norms");
+                                    }
+                                    SumPieces<T><<<table.count, 256, 0, Handle(stream)>>>(
+                                        table, of_chunk, Data<double>(args.sums) + first);
+                                    CheckLaunch("squared_norms");
+                                  });
 }
 
 }  // namespace
 
-void SquaredNorm(Stream& stream, const SquaredNormArgs& args) {
-  DispatchType("squared_norm", args.x.dtype(), [&]<class T>() { Run<T>(stream, args); });
+void SquaredNorms(Stream& stream, const SquaredNormsArgs& args) {
+  CHECK_EQ(args.sums.size(), static_cast<int64_t>(args.x.size()));
+  if (args.x.empty()) return;
+  DispatchType("squared_norms", args.x[0].dtype(), [&]<class T>() { Run<T>(stream, args); });
 }
 
 }  // namespace lt2::cuda

@@ -1,13 +1,13 @@
 #include "kernels/squared_norm.h"
 
-#include "kernels/reference/store.h"
-
 namespace lt2::reference {
 
-void SquaredNorm(Stream&, const SquaredNormArgs& args) {
-  double sum = 0;
-  for (double x : args.x.span<double>()) sum += x * x;
-  Store(args.sum.data<double>(), 0, sum, args.accumulate);
+void SquaredNorms(Stream&, const SquaredNormsArgs& args) {
+  for (size_t i = 0; i < args.x.size(); ++i) {
+    double sum = 0;
+    for (double x : args.x[i].span<double>()) sum += x * x;
+    args.sums.data<double>()[i] = sum;
+  }
 }
 
 }  // namespace lt2::reference

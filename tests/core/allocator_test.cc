@@ -68,6 +68,80 @@ TEST(CachingAllocator, FreeingTwiceDies) {
   EXPECT_DEATH(allocator.Free(pointer), "freed twice");
 }
 
+Tensor Floats(int64_t size) { return Tensor::Empty({size}, DType::kF32, {Backend::kCpu}); }
+
+// The addresses of the temporaries of a piece of work.
+std::vector<void*> Work(const MemoryPool& pool) {
+  const PoolScope scope(&pool);
+  const Tensor a = Floats(1000);
+  Tensor b = Floats(70'000);
+  std::vector<void*> at = {a.raw(), b.raw()};
+  b = {};
+  at.push_back(Floats(30'000).raw());
+  return at;
+}
+
+TEST(MemoryPool, WorkFindsItsTemporariesWhereTheyWereWhateverHappensOutside) {
+  const MemoryPool pool({Backend::kCpu});
+  const std::vector<void*> first = Work(pool);
+  std::vector<Tensor> others;
+  for (int64_t i = 0; i < 50; ++i) {
+    others.push_back(Floats(1000 * (i + 1)));
+    others.back().Zero();
+    EXPECT_EQ(Work(pool), first);
+    for (const void* at : first) EXPECT_NE(at, others.back().raw());
+  }
+  EXPECT_EQ(pool.stats().live, 0);
+}
+
+TEST(MemoryPool, WhatOutlivesTheWorkComesFromTheCommonMemory) {
+  const MemoryPool pool({Backend::kCpu});
+  const PoolScope scope(&pool);
+  const Tensor inside = Floats(10);
+  EXPECT_EQ(pool.stats().live, CachingAllocator::kAlignment);
+  {
+    const PoolScope common(nullptr);
+    const Tensor outside = Floats(10);
+    EXPECT_EQ(pool.stats().live, CachingAllocator::kAlignment);
+  }
+  const Tensor again = Floats(10);
+  EXPECT_EQ(pool.stats().live, 2 * CachingAllocator::kAlignment);
+}
+
+TEST(MemoryPool, TakesFromTheCommonMemoryAndGivesBackWithItsLastTensor) {
+  CachingAllocator& common = CachingAllocator::Of({Backend::kCpu});
+  const int64_t before = common.stats().live;
+  Tensor last;
+  {
+    MemoryPool pool({Backend::kCpu});
+    pool.Reserve(10 << 20);
+    EXPECT_GE(common.stats().live, before + (10 << 20));
+    const PoolScope scope(&pool);
+    last = Floats(100);
+  }
+  EXPECT_GE(common.stats().live, before + (10 << 20));
+  last.Zero();
+  last = {};
+  EXPECT_EQ(common.stats().live, before);
+}
+
+// Has no memory at all.
+class NoMemory : public MemorySource {
+ public:
+  const char* name() const override { return "tiny"; }
+  void* Take(int64_t) override { return nullptr; }
+  void Give(void*, int64_t) override {}
+};
+
+TEST(CachingAllocatorDeathTest, OutOfMemoryTellsWhatIsAdvised) {
+  CachingAllocator allocator(std::make_unique<NoMemory>());
+  EXPECT_DEATH(allocator.Allocate(77), "out of tiny memory.*lower batch.micro_batch");
+  allocator.SetAdvice([&] {
+    return std::to_string(allocator.stats().live) + " are weights; use less";  // may look at it
+  });
+  EXPECT_DEATH(allocator.Allocate(77), "out of tiny memory.*0 are weights; use less");
+}
+
 TEST(MetaMeter, CountsWhatTensorsWouldHold) {
   const MetaMeter meter;
   const Device meta{Backend::kMeta};

@@ -37,13 +37,15 @@ void Step(const State& state, double lr, double grad_scale, double step, double 
           bool decay = true) {
   Stream stream{kCpuDevice};
   const std::vector<double> hyper = {lr, grad_scale, step, skip};
-  AdamW(stream, {.param = state.param,
-                 .grad = state.grad,
-                 .m = state.m,
-                 .v = state.v,
+  const AdamWPiece piece{.param = state.param,
+                         .grad = state.grad,
+                         .m = state.m,
+                         .v = state.v,
+                         .value = {},
+                         .decay = decay};
+  AdamW(stream, {.pieces = {&piece, 1},
                  .hyper = Tensor::FromHost(hyper, {kAdamWHypers}, DType::kF64, kCpuDevice),
-                 .weight_decay = 0.1,
-                 .decay = decay});
+                 .weight_decay = 0.1});
 }
 
 void ExpectSame(const State& a, const State& b) {
@@ -98,6 +100,43 @@ TEST(AdamW, GradScale) {
   Step(a, 1e-2, 0.25, 2, 0);
   Step(b, 1e-2, 1, 2, 0);
   ExpectSame(a, b);
+}
+
+// Many pieces in one call are each of them alone, and their values are what they round to.
+TEST(AdamW, PiecesOfOneCallAndTheirRoundedValues) {
+  constexpr int64_t kSize = 3000;
+  const State together = RandomState(kSize, DType::kF32), alone = RandomState(kSize, DType::kF32);
+  const Tensor value = Tensor::Zeros({kSize}, DType::kBF16, kCpuDevice);
+  std::vector<AdamWPiece> pieces;
+  int64_t begin = 0;
+  for (int64_t size : {7, 1000, 1, 1992}) {
+    const State piece = together.Piece(begin, size);
+    const bool decay = pieces.size() % 2 == 0;
+    pieces.push_back({.param = piece.param,
+                      .grad = piece.grad,
+                      .m = piece.m,
+                      .v = piece.v,
+                      .value = decay ? value.Flat(begin, size) : Tensor(),
+                      .decay = decay});
+    Step(alone.Piece(begin, size), 1e-2, 0.7, 4, 0, decay);
+    begin += size;
+  }
+  ASSERT_EQ(begin, kSize);
+  Stream stream{kCpuDevice};
+  const std::vector<double> hyper = {1e-2, 0.7, 4, 0};
+  AdamW(stream, {.pieces = pieces,
+                 .hyper = Tensor::FromHost(hyper, {kAdamWHypers}, DType::kF64, kCpuDevice),
+                 .weight_decay = 0.1});
+  ExpectSame(together, alone);
+  begin = 0;
+  for (const AdamWPiece& piece : pieces) {
+    for (int64_t i = 0; i < piece.param.size(); ++i) {
+      const float written = value.data<BFloat16>()[begin + i];
+      const float rounded = BFloat16::Of(piece.param.data<float>()[i]);
+      ASSERT_EQ(written, piece.value.defined() ? rounded : 0) << begin + i;
+    }
+    begin += piece.param.size();
+  }
 }
 
 }  // namespace

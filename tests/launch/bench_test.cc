@@ -44,7 +44,8 @@ TEST(BenchOps, UnknownOperatorsAreNamed) {
 }
 
 // An update, and choices of what to read.
-const std::set<std::string> kWithoutGradients = {"adamw", "select_blocks", "lightning_indexer"};
+const std::set<std::string> kWithoutGradients = {"adamw", "step_decision", "select_blocks",
+                                                 "lightning_indexer"};
 
 // Every operator and every mixer: no crash, and figures that can be true.
 TEST(BenchOps, EveryTargetRuns) {

@@ -10,23 +10,26 @@ class MomentumRule : public UpdateRule {
   explicit MomentumRule(double decay = 0.1, bool whole = false) : decay_(decay), whole_(whole) {}
   std::vector<std::string> StateNames() const override { return {"momentum"}; }
   bool NeedsWholeParameters() const override { return whole_; }
-  void Update(Stream&, const UpdateArgs& args) const override {
-    const double* hyper = args.hyper.data<double>();
+  void Update(Stream&, const Tensor& hyper, std::span<const UpdatePiece> pieces) const override {
+    for (const UpdatePiece& piece : pieces) UpdateOne(hyper.data<double>(), piece);
+  }
+
+ private:
+  void UpdateOne(const double* hyper, const UpdatePiece& piece) const {
     if (hyper[kHyperSkip] != 0) return;
-    DispatchFloat(args.value.dtype(), [&]<class T>() {
-      T* w = args.value.data<T>();
-      T* m = args.states[0].data<T>();
-      const T* g = args.gradient.data<T>();
+    DispatchFloat(piece.value.dtype(), [&]<class T>() {
+      T* w = piece.value.data<T>();
+      T* m = piece.states[0].data<T>();
+      const T* g = piece.gradient.data<T>();
       const T scale = static_cast<T>(hyper[kHyperGradScale]), lr = static_cast<T>(hyper[kHyperLr]);
-      const T lambda = static_cast<T>(args.decay ? decay_ : 0);
-      for (int64_t i = 0; i < args.value.size(); ++i) {
+      const T lambda = static_cast<T>(piece.decay ? decay_ : 0);
+      for (int64_t i = 0; i < piece.value.size(); ++i) {
         m[i] = T(0.9) * m[i] + scale * g[i];
         w[i] -= lr * (m[i] + lambda * w[i]);
       }
     });
   }
 
- private:
   double decay_;
   bool whole_;
 };

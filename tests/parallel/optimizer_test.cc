@@ -7,8 +7,8 @@
 #include <mutex>
 
 #include "core/allocator.h"
+#include "kernels/elementwise.h"
 #include "parallel/adamw_rule.h"
-#include "parallel/grad_norm.h"
 #include "parallel/reducer.h"
 #include "parallel/thread_communicator.h"
 #include "tests/parallel/momentum_rule.h"
@@ -278,6 +278,58 @@ TEST(Optimizer, OwnedPiecesTileTheStateAndHeldOnesRestoreIt) {
   }
 }
 
+// What products read is what the masters round to, after updates, skips and loads, on every rank.
+TEST(Optimizer, RoundedValuesFollowTheirMasters) {
+  for (int zero : {0, 1}) {
+    for (int ranks : {1, 3}) {
+      RunRanks(ranks, [&](Communicator& world) {
+        Stream stream;
+        Toy toy(ToySpecs(), DType::kF32);
+        for (Param* param : toy.params) {
+          const Tensor master = param->master;
+          if (param->spec.shape.rank() < 2) continue;
+          param->BindValue(Tensor::Zeros(param->spec.shape, DType::kBF16, stream.device));
+          param->BindMaster(master);
+        }
+        const LayoutTable layout =
+            Layout(ToySpecs(), {.dp = ranks}, zero, {.bucket_elements = 200});
+        Reducer reducer(toy.params, layout, world);
+        Optimizer optimizer(toy.params, layout, world, Adam(), {});
+        const auto expect_rounded = [&](const char* when) {
+          optimizer.WaitForValues();
+          for (const Param* param : toy.params) {
+            if (param->value.dtype() != DType::kBF16) continue;
+            for (int64_t i = 0; i < param->value.size(); ++i) {
+              const float value = param->value.data<BFloat16>()[i];
+              const float rounded = BFloat16::Of(param->master.data<float>()[i]);
+              ASSERT_EQ(value, rounded) << when << " " << param->spec.name << " " << i;
+            }
+          }
+        };
+        expect_rounded("at first");
+        for (int step = 1; step <= 3; ++step) {
+          reducer.BeginStep(1);
+          for (auto it = toy.params.rbegin(); it != toy.params.rend(); ++it) {
+            Param& param = **it;
+            for (float& g : param.main_grad.span<float>()) g = step == 2 ? NAN : 0.01f * step;
+            param.Arrive();
+          }
+          reducer.Finish();
+          const StepReport report =
+              optimizer.Step(stream, {.step = step, .lr = 0.1, .counted_tokens = 1});
+          EXPECT_EQ(report.skipped, std::string(step == 2 ? "non-finite gradient" : ""));
+          expect_rounded("after a step");
+        }
+        for (const StatePiece& piece : optimizer.Held()) {
+          if (piece.group == "param") Fill(stream, piece.data, 0.3);
+        }
+        expect_rounded("after loading");
+        EXPECT_EQ(toy.params[0]->master.data<float>()[5], 0.3f);
+      });
+    }
+  }
+}
+
 TEST(Optimizer, SteadyStateAllocatesNothing) {
   RunRanks(2, [](Communicator& world) {
     ToyRun run(world, 1, DType::kF32, Adam);
@@ -313,12 +365,6 @@ TEST(OptimizerDeathTest, ARuleThatNeedsWholeParametersGetsThem) {
   const auto whole = [] { return std::make_unique<MomentumRule>(0.1, true); };
   EXPECT_DEATH(RunRanks(3, [&](Communicator& world) { ToyRun(world, 1, DType::kF32, whole); }),
                "needs LayoutOptions::whole_parameters");
-}
-
-TEST(GradNorm, ClipFactor) {
-  EXPECT_EQ(ClipFactor(0.5, 1.0), 1.0);
-  EXPECT_EQ(ClipFactor(7.0, 0.0), 1.0);
-  EXPECT_DOUBLE_EQ(ClipFactor(4.0, 1.0), 1.0 / (4.0 + 1e-6));
 }
 
 }  // namespace

@@ -1,22 +1,8 @@
-#include "parallel/grad_norm.h"
+#include "parallel/reduce_scalars.h"
 
 #include <algorithm>
 
-#include "kernels/squared_norm.h"
-
 namespace lt2 {
-
-void SquaredNorms(Stream& stream, std::span<const Tensor> gradients, const Tensor& sums) {
-  CHECK_EQ(sums.size(), static_cast<int64_t>(gradients.size()));
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    const int64_t at = static_cast<int64_t>(i);
-    SquaredNorm(stream, {.x = gradients[i], .sum = sums.Rows(at, at + 1)});
-  }
-}
-
-double ClipFactor(double norm, double limit) {
-  return limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0;
-}
 
 void ReduceScalars(Communicator& communicator, std::span<double> sums, std::span<double> maxes) {
   const int ranks = communicator.size();
