@@ -13,14 +13,11 @@ StepGraphs::StepGraphs(bool on, Device device) : device_(device) {
 }
 
 void StepGraphs::Reserve(int64_t bytes) {
-  CachingAllocator& common = CachingAllocator::Of(device_);
-  common.Trim();
   if (bytes <= 0) return;
-  if (pool_) {
-    pool_->Reserve(bytes);
-  } else {
-    common.Reserve(bytes);
-  }
+  CachingAllocator& common = CachingAllocator::Of(device_);
+  if (!pool_) return common.Reserve(bytes);
+  common.Trim();  // what making the parameters has left behind
+  pool_->Reserve(bytes);
 }
 
 void StepGraphs::BeginStep(bool may_repeat) {

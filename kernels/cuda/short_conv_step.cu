@@ -7,7 +7,7 @@ namespace {
 
 template <class T>
 struct TailData {
-  int64_t rows, channels, documents;
+  int64_t rows, channels;
   const T *x_NC, *tail_DPC;  // no tail: null, zeros
   const int32_t* cu_seqlens;
   T* out_DPC;
@@ -17,8 +17,8 @@ template <class T>
 void RunTail(const Stream& stream, const TailData<T>& data, int64_t size) {
   ForEach(stream, "short_conv tail", size, [=] __device__(int64_t i) {
     const int64_t document = i / (data.rows * data.channels), channel = i % data.channels;
-    if (document >= data.documents) return Put(data.out_DPC, i, 0);
     const int64_t begin = data.cu_seqlens[document], end = data.cu_seqlens[document + 1];
+    if (begin == end) return Put(data.out_DPC, i, 0);  // beyond the last document
     const int64_t position = end - begin - data.rows + i / data.channels % data.rows;
     float value = 0;
     if (position >= 0) {
@@ -64,7 +64,6 @@ void ShortConvTail(Stream& stream, const ShortConvTailArgs& a) {
   DispatchType("short_conv tail", a.x_NC.dtype(), [&]<class T>() {
     const TailData<T> data{.rows = a.tail_out_DPC.dim(1),
                            .channels = a.x_NC.dim(1),
-                           .documents = a.documents.count(),
                            .x_NC = Data<T>(a.x_NC),
                            .tail_DPC = DataOrNull<T>(a.tail_DPC),
                            .cu_seqlens = Data<int32_t>(a.documents.cu_seqlens()),

@@ -29,7 +29,7 @@ struct ConvInput {
             .silu = a.silu,
             .positions_N = Data<int32_t>(a.documents.positions()),
             .cu_seqlens = Data<int32_t>(a.documents.cu_seqlens()),
-            .documents = a.documents.count()};
+            .documents = a.documents.capacity()};
   }
 
   // The document that begins at `token`.
