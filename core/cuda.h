@@ -18,6 +18,8 @@ bool Built();       // with CUDA
 int DeviceCount();  // 0 without a GPU or a driver
 // "NVIDIA H200, 140 GiB, driver 13.0"
 std::string Describe(int index);
+// A name that no other GPU has, on this host or another, without spaces.
+std::string Identity(int index);
 int64_t FreeMemory(int index);  // bytes
 
 // The calling thread's work goes to this GPU from now on.

@@ -17,6 +17,7 @@ namespace {
 bool Built() { return false; }
 int DeviceCount() { return 0; }
 std::string Describe(int) { Die(); }
+std::string Identity(int) { Die(); }
 int64_t FreeMemory(int) { Die(); }
 void UseDevice(int) { Die(); }
 std::unique_ptr<MemorySource> DeviceMemory(int) { Die(); }

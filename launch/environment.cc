@@ -50,10 +50,6 @@ CheckpointInfo CheckpointInfoOf(const RunConfig& config, const Mesh& mesh, const
 absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& mesh, Device device,
                                            int64_t max_documents, Communicator& world) {
   if (device.backend == Backend::kCuda) {
-    if (mesh.size() > 1) {
-      return absl::InvalidArgumentError(
-          "--device cuda: this version trains on one GPU; start one rank, or use --device cpu");
-    }
     if (config.parallel.precision == Precision::kFp64) {
       return absl::InvalidArgumentError(
           "parallel.precision: GPUs compute in fp32 or bf16; use --device cpu for fp64");

@@ -55,12 +55,12 @@ class MetaCommunicator : public Communicator {
 
 }  // namespace
 
-void Completion::Set() {
+void HostCompletion::Set() {
   done_.store(1, std::memory_order_release);
   done_.notify_all();
 }
 
-void Completion::Wait() {
+void HostCompletion::Wait() {
   if (done()) return;
   waiters_.fetch_add(1, std::memory_order_relaxed);
   while (!done()) done_.wait(0, std::memory_order_acquire);
@@ -69,6 +69,10 @@ void Completion::Wait() {
 
 int64_t Collective::offset(int rank) const {
   return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
+}
+
+std::byte* Collective::range(int rank) const {
+  return static_cast<std::byte*>(x.raw()) + offset(rank) * SizeOf(x.dtype());
 }
 
 const char* Name(Collective::Kind kind) {
@@ -97,10 +101,12 @@ Pending Communicator::Issue(Collective collective) {
   const bool barrier = collective.kind == Collective::Kind::kBarrier;
   if (!barrier) {
     CHECK(collective.x.defined()) << collective.label << " of an undefined tensor";
-    CHECK(collective.x.dtype() != DType::kBF16) << collective.label << ": no bf16 on the host";
-    // MPI counts are ints.
-    CHECK_LE(collective.x.size(), int64_t{std::numeric_limits<int>::max()}) << collective.label;
-    if (collective.x.device().backend == Backend::kMeta) return {};
+    if (collective.x.on_meta()) return {};
+    if (collective.x.on_host()) {
+      CHECK(collective.x.dtype() != DType::kBF16) << collective.label << ": no bf16 on the host";
+      // MPI counts are ints.
+      CHECK_LE(collective.x.size(), int64_t{std::numeric_limits<int>::max()}) << collective.label;
+    }
   }
   const int64_t bytes = barrier ? 0 : collective.x.bytes();
   collective.record = recorder_->Issue(name_, Name(collective.kind), collective.label, bytes);

@@ -1,13 +1,17 @@
-// Collectives over host tensors between a group of ranks: MPI processes, threads, or a group of
-// one.
+// Collectives between a group of ranks: MPI processes, with NCCL for what lies on their GPUs,
+// threads, or a group of one.
 //
 // Every rank of a group makes the same calls in the same order. An *Async call returns a ticket at
 // once; the tensor must be left alone until Wait. A group of one returns its input, and on kMeta
 // nothing moves, so callers never branch. Misuse and broken transports are fatal (CHECK, or the end
 // of all ranks with the collective's name): there is no carrying on without a rank.
+//
+// On a GPU a collective follows what the calling thread has queued before it, and Wait makes what
+// the thread queues from then on follow the collective: neither blocks the host.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,12 +25,20 @@ namespace lt2 {
 
 enum class Reduction : uint8_t { kSum, kMin, kMax };
 
-// Set once by whoever carries out a collective.
+// What a ticket waits for.
 class Completion {
  public:
+  virtual ~Completion() = default;
+  virtual bool done() const = 0;
+  virtual void Wait() = 0;
+};
+
+// Of a collective on host memory: set once by whoever carries it out.
+class HostCompletion final : public Completion {
+ public:
   void Set();
-  bool done() const { return done_.load(std::memory_order_acquire) != 0; }
-  void Wait();
+  bool done() const override { return done_.load(std::memory_order_acquire) != 0; }
+  void Wait() override;
   // True while some thread blocks in Wait: polling may then spend its core.
   bool awaited() const { return waiters_.load(std::memory_order_relaxed) > 0; }
 
@@ -34,7 +46,8 @@ class Completion {
   std::atomic<int> done_{0}, waiters_{0};
 };
 
-// A ticket for a collective under way. The default one is done.
+// A ticket for a collective under way. The default one is done. On a GPU the first Wait counts, for
+// the thread that calls it, and a ticket thrown away waits.
 class Pending {
  public:
   Pending() = default;
@@ -69,7 +82,8 @@ struct Collective {
   int peer = 0;                             // root, destination or source
   uint64_t record = 0;                      // in the flight recorder
 
-  int64_t offset(int rank) const;  // where rank's elements begin in x
+  int64_t offset(int rank) const;    // where rank's elements begin in x
+  std::byte* range(int rank) const;  // and in memory
 };
 const char* Name(Collective::Kind kind);
 
@@ -86,7 +100,8 @@ class Communicator {
   int local_size() const { return local_size_; }
   const std::string& host() const { return host_; }
 
-  // Dtypes: F32, F64, I32, U8. All are in place on x. Reductions go in rank order.
+  // Dtypes: F32, F64, I32, U8, and BF16 on a GPU. All are in place on x. Reductions go in rank
+  // order; on GPUs in an order of NCCL's that is the same each time for the same group and size.
   //
   // Every rank ends with the reduction over ranks.
   Pending AllReduceAsync(const Tensor& x, Reduction op, const char* label = "all_reduce");
@@ -101,7 +116,8 @@ class Communicator {
   // Range r of x (counts[r] elements) goes to rank r; range r of out (out_counts[r]) comes from it.
   Pending AllToAllAsync(const Tensor& x, std::span<const int64_t> counts, const Tensor& out,
                         std::span<const int64_t> out_counts, const char* label = "all_to_all");
-  // Messages between a pair of ranks arrive in the order they were sent.
+  // Messages between a pair of ranks arrive in the order they were sent. On GPUs messages have
+  // their place among the group's other collectives, which is the same at both ends.
   Pending SendAsync(const Tensor& x, int to, const char* label = "send");
   Pending ReceiveAsync(const Tensor& x, int from, const char* label = "receive");
   Pending BarrierAsync(const char* label = "barrier");
@@ -156,9 +172,15 @@ class Communicator {
     SetHost(other.local_rank_, other.local_size_, other.host_);
   }
 
-  // Carries out a collective of two or more ranks on host memory.
+  // Carries out a collective of two or more ranks.
   virtual Pending Start(Collective collective) = 0;
-  const std::shared_ptr<FlightRecorder>& shared_recorder() const { return recorder_; }
+  // For a transport that leaves some collectives to another one.
+  static Pending StartOn(Communicator& other, Collective collective) {
+    return other.Start(std::move(collective));
+  }
+  static const std::shared_ptr<FlightRecorder>& SharedRecorder(const Communicator& other) {
+    return other.recorder_;
+  }
 
  private:
   Pending Issue(Collective collective);

@@ -1,6 +1,7 @@
 #include "parallel/layout.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace lt2 {
 namespace {
@@ -22,13 +23,14 @@ int64_t BucketElements(std::span<const ParamSpec> specs, const LayoutOptions& op
   return std::clamp<int64_t>(total / 8, 1 << 16, 1 << 22);
 }
 
-// The place between rows (or between parameters) nearest to `ideal`.
+// A place between rows, or between parameters.
 struct Cut {
   int64_t offset = 0;  // in the bucket
   size_t param = 0;    // in the bucket's list: the parameter the cut lies in, or before
   int64_t row = 0;     // of that parameter, below its leading extent
 };
 
+// The one nearest to `ideal`.
 Cut NearestCut(const Bucket& bucket, std::span<const ParamSpec> specs, bool whole_parameters,
                int64_t ideal) {
   int64_t begin = 0;
@@ -45,16 +47,44 @@ Cut NearestCut(const Bucket& bucket, std::span<const ParamSpec> specs, bool whol
     if (row < rows) return {begin + row * per_row, i, row};
     return {end, i + 1, 0};
   }
-  return {bucket.elements, bucket.params.size(), 0};
+  return {ideal, bucket.params.size(), 0};
+}
+
+using Cuts = std::vector<Cut>;  // where the ranks' shards end
+
+Cuts CutsAt(const Bucket& bucket, std::span<const ParamSpec> specs, bool whole_parameters, int dp,
+            const std::function<int64_t(int rank)>& ideal) {
+  Cuts cuts;
+  for (int rank = 0; rank < dp; ++rank) {
+    cuts.push_back(NearestCut(bucket, specs, whole_parameters, ideal(rank)));
+  }
+  return cuts;
+}
+
+// Where the ranks' shards of a bucket end: equal ones if at most a 64th of padding makes them so.
+Cuts ChooseCuts(Bucket& bucket, std::span<const ParamSpec> specs, bool whole_parameters, int dp) {
+  const int64_t least = Aligned((bucket.elements + dp - 1) / dp);
+  for (int64_t shard = least; shard * dp <= bucket.elements + bucket.elements / 64;
+       shard += kAlign) {
+    Cuts cuts = CutsAt(bucket, specs, whole_parameters, dp,
+                       [shard](int rank) { return shard * (rank + 1); });
+    const bool even = std::ranges::all_of(cuts, [&, end = int64_t{0}](const Cut& cut) mutable {
+      return cut.offset == (end += shard);
+    });
+    if (!even) continue;
+    bucket.elements = shard * dp;
+    return cuts;
+  }
+  return CutsAt(bucket, specs, whole_parameters, dp,
+                [&](int rank) { return bucket.elements * (rank + 1) / dp; });
 }
 
 // Cuts one bucket among the ranks and notes each rank's rows with the parameters.
 void Shard(LayoutTable& table, Bucket& bucket, std::span<const ParamSpec> specs,
            bool whole_parameters) {
   Cut from;
-  for (int rank = 0; rank < table.dp; ++rank) {
-    const int64_t ideal = bucket.elements * (rank + 1) / table.dp;
-    const Cut to = NearestCut(bucket, specs, whole_parameters, ideal);
+  for (const Cut& to : ChooseCuts(bucket, specs, whole_parameters, table.dp)) {
+    const int rank = static_cast<int>(bucket.shard_counts.size());
     bucket.shard_counts.push_back(to.offset - from.offset);
     for (size_t i = from.param; i < bucket.params.size() && i <= to.param; ++i) {
       const Shape& shape = specs[bucket.params[i]].shape;

@@ -38,6 +38,8 @@ class MpiCommunicator : public Communicator {
 
  protected:
   Pending Start(Collective collective) override {
+    CHECK(!collective.x.defined() || collective.x.on_host())
+        << collective.label << ": MPI moves host memory, NCCL what lies on GPUs";
     if (collective.kind == Collective::Kind::kAllReduce) {
       const int64_t n = collective.x.size();
       for (int r = 0; r < size(); ++r) {

@@ -105,11 +105,6 @@ void MpiJob::Start(const Tensor& scratch) {
   requests_.push_back(request);
 }
 
-std::byte* MpiJob::Range(int rank) const {
-  const Collective& c = collective_;
-  return static_cast<std::byte*>(c.x.raw()) + c.offset(rank) * SizeOf(c.x.dtype());
-}
-
 void MpiJob::Message(bool send, std::byte* data, int64_t elements, int other) {
   if (elements == 0) return;
   const Collective& c = collective_;
@@ -129,7 +124,7 @@ void MpiJob::StartExchange() {
   for (int r = 0; r < static_cast<int>(counts.size()); ++r) {
     if (r == rank_) continue;
     Message(/*send=*/false, to, counts[rank_], r);
-    Message(/*send=*/true, Range(r), counts[r], r);
+    Message(/*send=*/true, collective_.range(r), counts[r], r);
     to += bytes;
   }
 }
@@ -141,18 +136,18 @@ void MpiJob::ReduceOwnRange() {
   const std::byte* received = static_cast<const std::byte*>(scratch_.raw());
   std::vector<const void*> in;
   for (int r = 0; r < static_cast<int>(c.counts.size()); ++r) {
-    in.push_back(r == rank_ ? Range(r) : received);
+    in.push_back(r == rank_ ? collective_.range(r) : received);
     if (r != rank_) received += elements * SizeOf(c.x.dtype());
   }
-  ReduceInOrder(in, Range(rank_), elements, c.x.dtype(), c.op);
+  ReduceInOrder(in, collective_.range(rank_), elements, c.x.dtype(), c.op);
 }
 
 void MpiJob::StartSpread() {
   const std::vector<int64_t>& counts = collective_.counts;
   for (int r = 0; r < static_cast<int>(counts.size()); ++r) {
     if (r == rank_) continue;
-    Message(/*send=*/false, Range(r), counts[r], r);
-    Message(/*send=*/true, Range(rank_), counts[rank_], r);
+    Message(/*send=*/false, collective_.range(r), counts[r], r);
+    Message(/*send=*/true, collective_.range(rank_), counts[rank_], r);
   }
 }
 

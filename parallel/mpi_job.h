@@ -25,7 +25,7 @@ class MpiJob {
   // Something to run on the communication thread in its turn; blocks the queue.
   explicit MpiJob(std::function<void()> call);
 
-  const std::shared_ptr<Completion>& completion() const { return completion_; }
+  const std::shared_ptr<HostCompletion>& completion() const { return completion_; }
   const Collective& collective() const { return collective_; }
   bool is_call() const { return static_cast<bool>(call_); }
 
@@ -45,14 +45,13 @@ class MpiJob {
   void StartExchange();
   void ReduceOwnRange();
   void StartSpread();
-  std::byte* Range(int rank) const;
   void Message(bool send, std::byte* data, int64_t elements, int other);
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, tag_ = 0;
   Collective collective_;
   std::function<void()> call_;
-  std::shared_ptr<Completion> completion_ = std::make_shared<Completion>();
+  std::shared_ptr<HostCompletion> completion_ = std::make_shared<HostCompletion>();
   std::vector<MPI_Request> requests_;
   bool exchanging_ = false;  // in the first phase of a reduction
   Tensor scratch_;

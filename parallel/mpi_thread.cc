@@ -60,7 +60,7 @@ Pending MpiThread::Post(MPI_Comm comm, int rank, int tag, Collective collective)
 
 void MpiThread::Call(std::function<void()> call) {
   auto job = std::make_unique<MpiJob>(std::move(call));
-  const std::shared_ptr<Completion> completion = job->completion();
+  const std::shared_ptr<HostCompletion> completion = job->completion();
   Enqueue(std::move(job));
   completion->Wait();
 }
@@ -174,7 +174,7 @@ bool MpiThread::EndFinished() {
     }
     if (!job.is_call()) recorder_->End(job.collective().record);
     if (job.reduces()) scratch_busy_ = false;
-    const std::shared_ptr<Completion> completion = job.completion();
+    const std::shared_ptr<HostCompletion> completion = job.completion();
     it = in_flight_.erase(it);  // gives up its tensors before the waiter goes on
     completion->Set();
     any = true;

@@ -21,7 +21,7 @@ namespace {
 // A collective of one rank, waiting for the others.
 struct Posted {
   Collective collective;
-  std::shared_ptr<Completion> completion;
+  std::shared_ptr<HostCompletion> completion;
   FlightRecorder* recorder = nullptr;
 };
 
@@ -46,7 +46,7 @@ struct Group {
   std::map<std::pair<int, int>, std::deque<Posted>> sends, receives;  // by (source, destination)
   std::vector<std::optional<SplitRequest>> split;
   std::vector<std::shared_ptr<Group>> split_results;  // by rank
-  std::shared_ptr<Completion> split_done = std::make_shared<Completion>();
+  std::shared_ptr<HostCompletion> split_done = std::make_shared<HostCompletion>();
 
   explicit Group(std::vector<int> world_ranks, std::string_view the_name)
       : name(the_name),
@@ -200,7 +200,7 @@ class ThreadCommunicator : public Communicator {
 
 Pending ThreadCommunicator::Start(Collective collective) {
   Group& group = *group_;
-  Posted mine{std::move(collective), std::make_shared<Completion>(), &recorder()};
+  Posted mine{std::move(collective), std::make_shared<HostCompletion>(), &recorder()};
   const Pending pending(mine.completion);
   std::lock_guard lock(world_->mutex);
   const Collective::Kind kind = mine.collective.kind;
@@ -232,7 +232,7 @@ Pending ThreadCommunicator::Start(Collective collective) {
 }
 
 std::unique_ptr<Communicator> ThreadCommunicator::Split(int color, int key, std::string_view name) {
-  std::shared_ptr<Completion> done;
+  std::shared_ptr<HostCompletion> done;
   std::shared_ptr<Group> part;
   {
     std::lock_guard lock(world_->mutex);
@@ -254,7 +254,7 @@ std::unique_ptr<Communicator> ThreadCommunicator::Split(int color, int key, std:
         for (auto [part_key, r] : ranks) group.split_results[r] = made;
       }
       group.split.assign(size(), std::nullopt);
-      group.split_done = std::make_shared<Completion>();
+      group.split_done = std::make_shared<HostCompletion>();
       done->Set();
     }
     CheckNobodyLeft(*world_, group);
@@ -265,7 +265,7 @@ std::unique_ptr<Communicator> ThreadCommunicator::Split(int color, int key, std:
   const int world_rank = group_->members[rank()];
   const auto mine = std::find(part->members.begin(), part->members.end(), world_rank);
   auto split = std::make_unique<ThreadCommunicator>(
-      world_, part, static_cast<int>(mine - part->members.begin()), shared_recorder());
+      world_, part, static_cast<int>(mine - part->members.begin()), SharedRecorder(*this));
   split->CopyHostFrom(*this);
   return split;
 }

@@ -1,7 +1,11 @@
 #include "tools/device.h"
 
-#include "absl/strings/str_cat.h"
 #include "core/cuda.h"
+#include "core/log.h"
+#include "core/strings.h"
+#include "launch/resume.h"
+#include "parallel/gpus.h"
+#include "parallel/nccl_communicator.h"
 
 namespace lt2 {
 
@@ -10,9 +14,9 @@ void AddDeviceFlag(CLI::App& app, std::string* device) {
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
 }
 
-absl::StatusOr<Device> ChooseDevice(const std::string& name, int ranks) {
+absl::StatusOr<Device> ChooseDevice(const std::string& name) {
   const int gpus = cuda::DeviceCount();
-  if (name == "cpu" || (name == "auto" && (gpus == 0 || ranks > 1))) return Device{Backend::kCpu};
+  if (name == "cpu" || (name == "auto" && gpus == 0)) return Device{Backend::kCpu};
   if (!cuda::Built()) {
     return absl::InvalidArgumentError(
         "--device cuda: this program was built without CUDA; configure with -DLT2_CUDA=ON, or use "
@@ -26,15 +30,31 @@ absl::StatusOr<Device> ChooseDevice(const std::string& name, int ranks) {
   return Device{Backend::kCuda};
 }
 
+absl::StatusOr<Device> ChooseDevice(const std::string& name, std::unique_ptr<Communicator>* world) {
+  if ((*world)->size() == 1) return ChooseDevice(name);
+  if (name == "cpu") return Device{Backend::kCpu};
+  absl::StatusOr<Device> device = ClaimGpu(**world);
+  if (device.ok()) {
+    const absl::Status nccl = Agree(**world, NcclStatus());
+    if (!nccl.ok()) device = nccl;
+  }
+  if (!device.ok() && name == "auto") {
+    if (cuda::DeviceCount() > 0) LogInfo(StrCat("on the CPU: ", device.status().message()));
+    return Device{Backend::kCpu};
+  }
+  if (device.ok()) *world = MakeNcclCommunicator(std::move(*world), *device);
+  return device;
+}
+
 absl::StatusOr<DType> ChooseDType(const std::string& name, Device device) {
   const bool gpu = device.backend == Backend::kCuda;
   if (name == "fp32") return DType::kF32;
   if (name == "fp64" && !gpu) return DType::kF64;
   if (name == "bf16" && gpu) return DType::kBF16;
   return absl::InvalidArgumentError(
-      absl::StrCat("--dtype ", name, ": the ",
-                   gpu ? "GPU computes in fp32 or bf16" : "CPU computes in fp32 or fp64",
-                   "; choose one, or another --device"));
+      StrCat("--dtype ", name, ": the ",
+             gpu ? "GPU computes in fp32 or bf16" : "CPU computes in fp32 or fp64",
+             "; choose one, or another --device"));
 }
 
 }  // namespace lt2

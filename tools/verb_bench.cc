@@ -1,4 +1,4 @@
-// lt2 bench: measures operators and whole steps.
+// lt2 bench: measures operators, whole steps and collectives.
 #include <algorithm>
 #include <iostream>
 
@@ -6,7 +6,9 @@
 #include "core/status_macros.h"
 #include "core/strings.h"
 #include "launch/bench.h"
+#include "launch/bench_comm.h"
 #include "launch/threads.h"
+#include "parallel/mpi_communicator.h"
 #include "tools/device.h"
 #include "tools/flags.h"
 
@@ -18,6 +20,7 @@ struct BenchFlags {
   ConfigFlags config;
   std::string dtype = "fp32", device = "auto";
   int repeats = 20, steps = 20;
+  int64_t least_mib = 1, most_mib = 256;
 };
 
 absl::Status RunBenchOp(const BenchFlags& flags, VerbOutput& output) {
@@ -61,7 +64,7 @@ absl::Status RunBenchOp(const BenchFlags& flags, VerbOutput& output) {
 
 absl::Status RunBenchStep(const BenchFlags& flags, VerbOutput& output) {
   ASSIGN_OR_RETURN(const RunConfig config, flags.config.LoadOnAllRanks(output));
-  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device, output.world->size()));
+  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device, &output.world));
   Communicator* const world = output.world.get();
   RETURN_IF_ERROR(SameOnAllRanks(StrCat(config.ToToml(), "\n", flags.steps), *world));
   ASSIGN_OR_RETURN(const StepTiming t, BenchStep(config, device, flags.steps, *world));
@@ -84,35 +87,84 @@ absl::Status RunBenchStep(const BenchFlags& flags, VerbOutput& output) {
   return absl::OkStatus();
 }
 
+absl::Status RunBenchComm(const BenchFlags& flags, VerbOutput& output) {
+  ASSIGN_OR_RETURN(output.world, StartWorld());
+  if (output.world->size() == 1) {
+    return absl::InvalidArgumentError(
+        "bench comm: one rank moves nothing; start several (mpirun -n 2, srun -n 2)");
+  }
+  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device, &output.world));
+  ASSIGN_OR_RETURN(const DType dtype, ChooseDType(flags.dtype, device));
+  Communicator& world = *output.world;
+  UseThreadsFor(world);
+  const std::vector<CommTiming> timings =
+      BenchComm(world, device, dtype, flags.least_mib << 20, flags.most_mib << 20, flags.repeats);
+  const bool speaks = !output.json && world.rank() == 0;
+  if (speaks) {
+    std::cout << absl::StrFormat("%d ranks, %s on %s\n%-16s %10s %12s %14s %9s\n", world.size(),
+                                 flags.dtype, Name(device.backend), "collective", "MiB", "ms",
+                                 "algorithm GB/s", "bus GB/s");
+  }
+  nlohmann::json rows = nlohmann::json::array();
+  for (const CommTiming& t : timings) {
+    if (speaks) {
+      std::cout << absl::StrFormat("%-16s %10.1f %12.4f %14.2f %9.2f\n", t.collective,
+                                   static_cast<double>(t.bytes) / (1 << 20), 1e3 * t.seconds,
+                                   t.algorithm_rate / 1e9, t.bus_rate / 1e9);
+    }
+    rows.push_back({{"collective", t.collective},
+                    {"bytes", t.bytes},
+                    {"seconds", t.seconds},
+                    {"algorithm_bytes_per_s", t.algorithm_rate},
+                    {"bus_bytes_per_s", t.bus_rate}});
+  }
+  output.result = {{"ranks", world.size()}, {"device", Name(device.backend)}, {"comm", rows}};
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Verb BenchVerb() {
-  return {.name = "bench",
-          .summary = "Measures operators and whole training steps: medians of repeated runs.",
-          .example = "{lt2} bench step lt2-tiny --steps 5",
-          .add = [](CLI::App& app) -> VerbBody {
-            auto flags = std::make_shared<BenchFlags>();
-            CLI::App* op = AddSubverb(app, "op",
-                                      "Times operators, and whole mixers (mixer.gdn), beside the "
-                                      "machine's limits (above 100 %: from the caches).",
-                                      "{lt2} bench op gated_delta_rule --repeats 3");
-            op->add_option("ops", flags->ops, "operators or mixer.KIND; none: all");
-            op->add_option("--repeats", flags->repeats, "runs after warm-up")
-                ->check(WholeNumber(1, 1000000));
-            op->add_option("--dtype", flags->dtype, "fp32, fp64 (CPU) or bf16 (GPU)")
-                ->check(CLI::IsMember({"fp32", "fp64", "bf16"}));
-            AddDeviceFlag(*op, &flags->device);
-            CLI::App* step =
-                AddSubverb(app, "step", "Times whole optimizer steps on random tokens.",
-                           "{lt2} bench step lt2-tiny --steps 5");
-            AddConfigFlags(*step, &flags->config);
-            step->add_option("--steps", flags->steps, "timed ones")->check(WholeNumber(1, 1000000));
-            AddDeviceFlag(*step, &flags->device);
-            return [flags, op](VerbOutput& output) {
-              return op->parsed() ? RunBenchOp(*flags, output) : RunBenchStep(*flags, output);
-            };
-          },
-          .parallel = true};
+  return {
+      .name = "bench",
+      .summary = "Measures operators, training steps and collectives: medians of repeated runs.",
+      .example = "{lt2} bench step lt2-tiny --steps 5",
+      .add = [](CLI::App& app) -> VerbBody {
+        auto flags = std::make_shared<BenchFlags>();
+        CLI::App* op = AddSubverb(app, "op",
+                                  "Times operators, and whole mixers (mixer.gdn), beside the "
+                                  "machine's limits (above 100 %: from the caches).",
+                                  "{lt2} bench op gated_delta_rule --repeats 3");
+        op->add_option("ops", flags->ops, "operators or mixer.KIND; none: all");
+        op->add_option("--repeats", flags->repeats, "runs after warm-up")
+            ->check(WholeNumber(1, 1000000));
+        op->add_option("--dtype", flags->dtype, "fp32, fp64 (CPU) or bf16 (GPU)")
+            ->check(CLI::IsMember({"fp32", "fp64", "bf16"}));
+        AddDeviceFlag(*op, &flags->device);
+        CLI::App* step = AddSubverb(app, "step", "Times whole optimizer steps on random tokens.",
+                                    "{lt2} bench step lt2-tiny --steps 5");
+        AddConfigFlags(*step, &flags->config);
+        step->add_option("--steps", flags->steps, "timed ones")->check(WholeNumber(1, 1000000));
+        AddDeviceFlag(*step, &flags->device);
+        CLI::App* comm =
+            AddSubverb(app, "comm", "Times collectives between ranks: GPUs by NCCL, CPUs by MPI.",
+                       "mpirun -n 2 {lt2} bench comm --most-mib 16");
+        comm->add_option("--least-mib", flags->least_mib, "size of the smallest tensor")
+            ->check(WholeNumber(1, 1 << 14));
+        comm->add_option("--most-mib", flags->most_mib, "of the largest")
+            ->check(WholeNumber(1, 1 << 14));
+        comm->add_option("--repeats", flags->repeats, "runs after warm-up")
+            ->check(WholeNumber(1, 1000000));
+        comm->add_option("--dtype", flags->dtype, "fp32, fp64 (CPU) or bf16 (GPU)")
+            ->check(CLI::IsMember({"fp32", "fp64", "bf16"}));
+        AddDeviceFlag(*comm, &flags->device);
+        return [flags, op, comm](VerbOutput& output) {
+          return op->parsed()     ? RunBenchOp(*flags, output)
+                 : comm->parsed() ? RunBenchComm(*flags, output)
+                                  : RunBenchStep(*flags, output);
+        };
+      },
+      .parallel = true};
 }
 
 }  // namespace lt2

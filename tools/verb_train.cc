@@ -21,7 +21,7 @@ struct TrainFlags {
 absl::Status RunTrain(const TrainFlags& flags, VerbOutput& output) {
   InstallSignalHandlers();
   ASSIGN_OR_RETURN(RunConfig config, flags.config.LoadOnAllRanks(output));
-  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device, output.world->size()));
+  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device, &output.world));
   if (!flags.run_dir.empty()) config.run.dir = flags.run_dir;
   TrainOptions o = flags.options;
   o.device = device;

@@ -1,5 +1,6 @@
 #include "core/cuda.h"
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "core/cuda/check.h"
 #include "core/cuda/operator_note.h"
@@ -72,6 +73,12 @@ std::string Describe(int index) {
   LT2_CUDA_CHECK(cudaDriverGetVersion(&driver));
   return absl::StrCat(properties.name, ", ", properties.totalGlobalMem >> 30, " GiB, driver ",
                       driver / 1000, ".", driver % 1000 / 10);
+}
+
+std::string Identity(int index) {
+  cudaDeviceProp properties;
+  LT2_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  return absl::BytesToHexString({properties.uuid.bytes, sizeof(properties.uuid.bytes)});
 }
 
 int64_t FreeMemory(int index) {

@@ -1,11 +1,12 @@
-// What every communicator must do, called by all ranks of a group of any size: threads and MPI run
-// the same checks.
+// What every communicator must do, called by all ranks of a group of any size: threads, MPI and
+// NCCL run the same checks.
 #pragma once
 
 #include "parallel/communicator.h"
 
 namespace lt2 {
 
-void CheckEveryCollective(Communicator& world);
+// Of tensors on `device`.
+void CheckEveryCollective(Communicator& world, Device device = {});
 
 }  // namespace lt2

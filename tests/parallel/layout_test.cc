@@ -104,9 +104,22 @@ TEST(Layout, ShardsAreEvenWhereRowsAllow) {
   for (int dp : {2, 3, 8}) {
     const LayoutTable table = Layout(specs, {.dp = dp}, 1, {.bucket_elements = 1 << 30});
     ASSERT_EQ(table.buckets.size(), 1u);
-    for (int64_t count : table.buckets[0].shard_counts) {
-      EXPECT_NEAR(count, table.buckets[0].elements / dp, 64) << dp;
-    }
+    const Bucket& bucket = table.buckets[0];
+    for (int64_t count : bucket.shard_counts) EXPECT_EQ(count, bucket.elements / dp) << dp;
+    const int64_t needed = 1000 * 64 + 64 + 300 * 64;
+    EXPECT_LE(bucket.elements, needed + needed / 64) << dp;
+    CheckTiling(specs, table);
+  }
+}
+
+TEST(Layout, ShardsAreWithinARowOfEvenElsewhere) {
+  const std::vector<ParamSpec> specs = {{.name = "a", .shape = {1000, 67}},
+                                        {.name = "b", .shape = {301, 59}}};
+  for (int dp : {2, 3, 8}) {
+    const LayoutTable table = Layout(specs, {.dp = dp}, 1, {.bucket_elements = 1 << 30});
+    const Bucket& bucket = table.buckets[0];
+    for (int64_t count : bucket.shard_counts) EXPECT_NEAR(count, bucket.elements / dp, 67) << dp;
+    CheckTiling(specs, table);
   }
 }
 

@@ -1,0 +1,260 @@
+// Between processes with a GPU each, under mpirun: without arguments the tests; with --abort,
+// --check or --kill rank 1 ends that way while the GPUs of the others wait for it. Ends with code
+// 77 where there are fewer GPUs than ranks.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "core/cuda.h"
+#include "core/cuda/check.h"
+#include "core/philox.h"
+#include "core/strings.h"
+#include "core/trace.h"
+#include "kernels/gemm.h"
+#include "parallel/adamw_rule.h"
+#include "parallel/gpus.h"
+#include "parallel/mpi_communicator.h"
+#include "parallel/nccl_communicator.h"
+#include "parallel/optimizer.h"
+#include "parallel/reducer.h"
+#include "parallel/thread_communicator.h"
+#include "tests/parallel/collective_suite.h"
+#include "tests/parallel/toy.h"
+
+namespace lt2 {
+namespace {
+
+Communicator* world = nullptr;
+Device gpu;
+
+Tensor Random(int64_t size, uint64_t stream) {
+  std::vector<double> values(size);
+  for (int64_t i = 0; i < size; ++i) values[i] = 2 * OpenUniform(Philox(7, i, stream)[0]) - 1;
+  return Tensor::FromHost(values, {size}, DType::kF32, gpu);
+}
+
+TEST(Nccl, EveryCollective) { CheckEveryCollective(*world, gpu); }
+
+TEST(Nccl, HostTensorsGoTheOtherWay) { CheckEveryCollective(*world); }
+
+TEST(Nccl, EachRankHasAGpuToItself) {
+  EXPECT_EQ(gpu.index, world->local_rank() % cuda::DeviceCount());
+  std::vector<std::string> gpus = world->GatherStrings(cuda::Identity(gpu.index));
+  std::sort(gpus.begin(), gpus.end());
+  EXPECT_EQ(std::adjacent_find(gpus.begin(), gpus.end()), gpus.end());
+}
+
+TEST(Nccl, SumsRepeatBitForBit) {
+  for (int64_t size : {int64_t{1000}, int64_t{300001}, int64_t{1} << 22}) {
+    const Tensor mine = Random(size, world->rank());
+    std::vector<double> first, exact(size);
+    for (int r = 0; r < world->size(); ++r) {
+      const std::vector<double> theirs = Random(size, r).ToDoubles();
+      for (int64_t i = 0; i < size; ++i) exact[i] += theirs[i];
+    }
+    for (int run = 0; run < 3; ++run) {
+      const Tensor x = mine.Clone();
+      world->AllReduce(x, Reduction::kSum);
+      const std::vector<double> sum = x.ToDoubles();
+      if (run == 0) first = sum;
+      ASSERT_EQ(sum, first);
+    }
+    for (int64_t i = 0; i < size; ++i) ASSERT_NEAR(first[i], exact[i], 1e-6 * world->size());
+  }
+}
+
+// What the thread queues before and after is ordered with a collective, though nobody waits on the
+// host: a wrong order shows, as every copy takes longer than its launch.
+TEST(Nccl, IsOrderedWithTheThreadsWork) {
+  constexpr int64_t kSize = int64_t{1} << 25;
+  const Tensor source = Random(kSize, world->rank());
+  const Tensor x = Tensor::Zeros({kSize}, DType::kF32, gpu);
+  std::vector<Tensor> results;
+  for (int run = 0; run < 8; ++run) {
+    x.CopyFrom(source);
+    const Pending pending = world->AllReduceAsync(x, Reduction::kSum);
+    pending.Wait();
+    results.push_back(x.Clone());
+    x.Zero();
+  }
+  const std::vector<double> first = results[0].Flat(kSize - 1000, 1000).ToDoubles();
+  double sum = 0;
+  for (double value : first) sum += std::abs(value);
+  EXPECT_GT(sum, 1);
+  for (const Tensor& result : results) {
+    EXPECT_EQ(result.Flat(kSize - 1000, 1000).ToDoubles(), first);
+  }
+}
+
+// A group's collectives as part of a CUDA graph give what they give without one.
+TEST(Nccl, RunsInAGraph) {
+  const int ranks = world->size();
+  const int64_t each = 1000, size = each * ranks;
+  const std::vector<int64_t> counts(ranks, each);
+  const Tensor x = Random(size, world->rank()), y = x.Clone(), z = x.Clone();
+  const auto collectives = [&] {
+    y.CopyFrom(x);
+    z.CopyFrom(x);
+    const Pending first = world->AllReduceAsync(y, Reduction::kSum);
+    const Pending second = world->ReduceScatterAsync(z, counts, Reduction::kSum);
+    second.Wait();
+    const Pending third = world->AllGatherAsync(z, counts);
+    first.Wait();
+    third.Wait();
+  };
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  collectives();
+  cuda::Synchronize();
+  LT2_CUDA_CHECK(cudaStreamBeginCapture(cudaStreamPerThread, cudaStreamCaptureModeThreadLocal));
+  collectives();
+  LT2_CUDA_CHECK(cudaStreamEndCapture(cudaStreamPerThread, &graph));
+  LT2_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+  for (int run = 0; run < 5; ++run) {
+    x.CopyFrom(Random(size, 10 * run + world->rank()));
+    collectives();
+    const std::vector<double> sums = y.ToDoubles(), gathered = z.ToDoubles();
+    y.Zero();
+    z.Zero();
+    LT2_CUDA_CHECK(cudaGraphLaunch(exec, cudaStreamPerThread));
+    EXPECT_EQ(y.ToDoubles(), sums);
+    EXPECT_EQ(z.ToDoubles(), gathered);
+  }
+  LT2_CUDA_CHECK(cudaGraphExecDestroy(exec));
+  LT2_CUDA_CHECK(cudaGraphDestroy(graph));
+}
+
+// Three AdamW steps.
+std::vector<double> ThreeSteps(Communicator& ranks, int zero, Device device) {
+  const std::vector<ParamSpec> specs = ToySpecs();
+  Toy toy(specs, DType::kF32, device);
+  for (Param* param : toy.params) {
+    if (device.backend == Backend::kCpu) continue;
+    const Param host(param->spec, DType::kF32, {});
+    Toy::Fill(host);
+    param->master.CopyFrom(host.value);
+  }
+  const LayoutTable layout = Layout(specs, {.dp = ranks.size()}, zero, {.bucket_elements = 200});
+  Reducer reducer(toy.params, layout, ranks);
+  Optimizer optimizer(toy.params, layout, ranks, std::make_unique<AdamWRule>(OptimizerConfig{}),
+                      {});
+  Stream stream{.device = device};
+  for (int step = 1; step <= 3; ++step) {
+    reducer.BeginStep(1);
+    for (auto it = toy.params.rbegin(); it != toy.params.rend(); ++it) {
+      std::vector<double> gradient((*it)->master.size());
+      for (size_t i = 0; i < gradient.size(); ++i) {
+        gradient[i] = Toy::Uniform((*it)->spec.name, step * 100 + ranks.rank(), i);
+      }
+      (*it)->main_grad.CopyFrom(
+          Tensor::FromHost(gradient, (*it)->spec.shape, DType::kF32, {Backend::kCpu}));
+      (*it)->Arrive();
+    }
+    reducer.Finish();
+    optimizer.Step(stream, {.step = step, .lr = 1e-2, .counted_tokens = 1});
+  }
+  optimizer.WaitForValues();
+  std::vector<double> values;
+  for (const Param* param : toy.params) {
+    for (double value : param->value.ToDoubles()) values.push_back(value);
+  }
+  return values;
+}
+
+TEST(Nccl, OptimizerStepsAreThoseOfTheCpu) {
+  const std::vector<double> zero1 = ThreeSteps(*world, 1, gpu), zero0 = ThreeSteps(*world, 0, gpu);
+  std::vector<double> expected;
+  RunRanks(world->size(), [&](Communicator& threads) {
+    const std::vector<double> values = ThreeSteps(threads, 1, {});
+    if (threads.rank() == 0) expected = values;
+  });
+  ASSERT_EQ(zero1.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_NEAR(zero1[i], expected[i], 2e-5 * std::abs(expected[i]) + 1e-6) << i;
+    ASSERT_NEAR(zero0[i], zero1[i], 1e-6) << i;
+  }
+  if (world->size() > 2) return;
+  EXPECT_EQ(zero0, zero1);  // a sum of two has but one order
+}
+
+TEST(Nccl, ReducesWhileKernelsRun) {
+  if (world->size() == 1) GTEST_SKIP() << "a group of one has nothing to reduce";
+  const int64_t edge = 4096;
+  const Tensor a = Tensor::Zeros({edge, edge}, DType::kBF16, gpu), b = a.Clone(), c = a.Clone();
+  std::vector<Tensor> buckets;
+  for (int i = 0; i < 32; ++i) buckets.push_back(Tensor::Zeros({1 << 22}, DType::kF32, gpu));
+  Stream stream{.device = gpu};
+  const auto seconds = [&](bool compute, bool reduce) {
+    double best = 1e9;
+    for (int run = 0; run < 4; ++run) {
+      WaitFor(stream);
+      world->Barrier();
+      const double begun = MonotonicSeconds();
+      std::vector<Pending> pending;
+      for (const Tensor& bucket : buckets) {
+        for (int i = 0; compute && i < 2; ++i) Gemm(stream, {.a = a, .b = b, .c = c});
+        if (reduce) pending.push_back(world->AllReduceAsync(bucket, Reduction::kSum));
+      }
+      for (const Pending& each : pending) each.Wait();
+      WaitFor(stream);
+      best = std::min(best, MonotonicSeconds() - begun);
+    }
+    return best;
+  };
+  const double compute = seconds(true, false), reduce = seconds(false, true);
+  const double both = seconds(true, true);
+  if (world->rank() == 0) {
+    std::printf("kernels %.2f ms, reductions %.2f ms, together %.2f ms\n", 1e3 * compute,
+                1e3 * reduce, 1e3 * both);
+  }
+  EXPECT_LT(both, compute + 0.6 * reduce);
+}
+
+// Rank 1 ends in the way asked for while the others' GPUs wait for it.
+void EndBadly(const std::string& mode) {
+  const Tensor x = Random(1 << 20, 0);
+  world->AllReduce(x, Reduction::kSum);
+  cuda::Synchronize();
+  world->Barrier();
+  if (world->rank() == 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    if (mode == "--abort") world->Abort(7);
+    if (mode == "--check") CHECK(false) << "a programmer's error";
+    if (mode == "--kill") kill(getpid(), SIGKILL);
+  }
+  world->AllReduce(x, Reduction::kSum, "for_ever");
+  cuda::Synchronize();
+}
+
+}  // namespace
+}  // namespace lt2
+
+int main(int argc, char** argv) {
+  using namespace lt2;
+  auto started = StartWorld();
+  CHECK(started.ok()) << started.status();
+  const absl::StatusOr<Device> device = ClaimGpu(**started);
+  if (!device.ok() || !NcclStatus().ok()) {
+    if ((*started)->rank() == 0) {
+      std::printf("skipped: %s\n",
+                  (device.ok() ? NcclStatus() : device.status()).ToString().c_str());
+    }
+    return 77;
+  }
+  gpu = *device;
+  const std::unique_ptr<Communicator> made = MakeNcclCommunicator(*std::move(started), gpu);
+  world = made.get();
+  if (argc > 1 && !std::string(argv[1]).starts_with("--gtest")) {
+    EndBadly(argv[1]);
+    return 0;
+  }
+  testing::InitGoogleTest(&argc, argv);
+  const int failed = RUN_ALL_TESTS();
+  if (failed) world->Abort(1);  // the others may wait for this rank
+  return 0;
+}
