@@ -212,7 +212,7 @@ TEST(Nccl, ReducesWhileKernelsRun) {
     std::printf("kernels %.2f ms, reductions %.2f ms, together %.2f ms\n", 1e3 * compute,
                 1e3 * reduce, 1e3 * both);
   }
-  EXPECT_LT(both, compute + 0.6 * reduce);
+  EXPECT_LT(both, compute + 0.8 * reduce);
 }
 
 // Rank 1 ends in the way asked for while the others' GPUs wait for it.
