@@ -34,6 +34,7 @@ class ParamSet {
   }
   // How many places of the model declared it, each of which uses it once when it runs.
   int Sites(const Param* param) const { return sites_.at(param); }
+  int size() const { return static_cast<int>(params_.size()); }
   Param* Find(const std::string& name) const {
     for (const auto& param : params_) {
       if (param->spec.name == name) return param.get();
@@ -65,6 +66,8 @@ class ParamSet {
 class ParamScope {
  public:
   explicit ParamScope(ParamSet& set, std::string prefix = "") : set_(&set), prefix_(prefix) {}
+  // Parameters declared so far, in all scopes.
+  int declared() const { return set_->size(); }
   ParamScope Sub(const std::string& name) const { return ParamScope(*set_, prefix_ + name + "."); }
   // A matrix of products, or a vector of anything else.
   Param& Add(const std::string& name, const Shape& shape, const Init& init,

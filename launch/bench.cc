@@ -148,7 +148,6 @@ absl::StatusOr<StepTiming> BenchStep(const RunConfig& config, Device device, int
     step.Begin();
     for (const Batch& batch : batches) step.MicroBatch(batch);
     const StepReport report = step.Finish({.step = i + 1, .lr = config.optimizer.lr});
-    step.optimizer().WaitForValues();
     WaitFor({.device = device});
     if (i >= kWarmUp) seconds.push_back(MonotonicSeconds() - begun);
     timing.loss_last = report.sums[0] / report.counted_tokens;

@@ -52,7 +52,7 @@ void TrainStep::InitializeParameters(uint64_t seed) {
 }
 
 void TrainStep::Begin(bool diagnose) {
-  optimizer_->WaitForValues();
+  optimizer_->RoundMasters();
   graphs_.BeginStep(/*may_repeat=*/!diagnose);
   micro_batch_ = 0;
 }
@@ -76,12 +76,14 @@ void TrainStep::MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics) {
     if (first) {
       std::vector<int> uses = model_.UsesPerMicroBatch();
       for (int& use : uses) use *= static_cast<int>(options_.micro_batches);
+      optimizer_->GatherValues(/*again=*/graphs_.recording());
       reducer_->BeginStep(uses);
       losses_.Zero();
     }
     ForwardBackward(diagnostics);
     if (last) reducer_->Finish();
   });
+  if (first) optimizer_->Gathered();
 }
 
 void TrainStep::ForwardBackward(LoopDiagnostics* diagnostics) {
@@ -90,7 +92,9 @@ void TrainStep::ForwardBackward(LoopDiagnostics* diagnostics) {
   {
     TraceRange range("forward");
     loss = model_.Forward(tape, ids_N_, targets_N_, documents_,
-                          {.recompute = options_.recompute, .diagnostics = diagnostics});
+                          {.recompute = options_.recompute,
+                           .diagnostics = diagnostics,
+                           .before_params = [this](int end) { optimizer_->WaitForValues(end); }});
     AccumulateInto(stream_, sums_, loss.sums.value);
     for (const Var& own : loss.auxiliary) AccumulateInto(stream_, auxiliary_, own.value);
     has_auxiliary_losses_ = !loss.auxiliary.empty();
@@ -106,10 +110,10 @@ StepReport TrainStep::Finish(StepInput input) {
   optimizer_->Prepare(input);
   graphs_.Run(kUpdate, [&] {
     TraceRange range("update");
-    optimizer_->Update(stream_);
-    // A record holds what it started to its end.
-    if (graphs_.recording()) optimizer_->WaitForValues();
+    // What a record starts it must also wait for: then the next forward's gathers, beside its work.
+    optimizer_->Update(stream_, /*gather=*/!graphs_.on());
   });
+  optimizer_->Updated(/*gather=*/!graphs_.on());
   StepReport report = optimizer_->Report();
   graphs_.EndStep();
   const std::vector<double>& losses = report.losses;

@@ -26,6 +26,7 @@ absl::StatusOr<double> ValidationLoss(const Loader& loader, int64_t windows, Tra
       windows > 0 ? std::min(windows, loader.valid_windows()) : loader.valid_windows();
   TrainStep::Score score;
   Batch batch;
+  step.optimizer().WaitForValues();  // all ranks, also one that has no rows
   for (int64_t first = dp.rank() * rows; first < all; first += dp.size() * rows) {
     progress();
     RETURN_IF_ERROR(loader.ReadValid(first, std::min(rows, all - first), &batch));

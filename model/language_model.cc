@@ -73,6 +73,7 @@ LanguageModel::Loss LanguageModel::Forward(Tape& tape, const Tensor& ids_N, cons
                                            const ForwardOptions& options) {
   LoopDiagnostics* diagnostics = options.diagnostics;
   if (diagnostics != nullptr) diagnostics->loss.assign(config_.loops, 0.0);
+  if (options.before_params) options.before_params(1);  // the embedding
   if (config_.exit_gate) return ForwardWithExits(tape, ids_N, targets_N, documents, options);
   const LoopedStack::Readout readout = [&](int64_t loop, const Var& h_ND) {
     Tape silent(tape.stream());

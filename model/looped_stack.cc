@@ -16,7 +16,8 @@ double Norm(Stream& stream, const Tensor& x) {
   return std::sqrt(sum.ToDoubles()[0]);
 }
 
-std::vector<std::unique_ptr<Block>> MakeBlocks(const ModelConfig& config, const ParamScope& root) {
+std::vector<std::unique_ptr<Block>> MakeBlocks(const ModelConfig& config, const ParamScope& root,
+                                               std::vector<int>* declared) {
   std::vector<std::unique_ptr<Block>> blocks;
   const std::vector<std::string> kinds = *LayerKinds(config);
   for (int64_t i = 0; i < config.layers; ++i) {
@@ -25,6 +26,7 @@ std::vector<std::unique_ptr<Block>> MakeBlocks(const ModelConfig& config, const 
                          .layer = i,
                          .layers = config.layers};
     blocks.push_back(std::make_unique<Block>(config, kinds[i], site));
+    declared->push_back(root.declared());
   }
   return blocks;
 }
@@ -41,7 +43,7 @@ LoopedStack::LoopedStack(const ModelConfig& config, const ParamScope& root)
     : loops_(config.loops),
       loop_norm_(config.loop_norm),
       eps_(config.norm_eps),
-      blocks_(MakeBlocks(config, root)),
+      blocks_(MakeBlocks(config, root, &declared_)),
       rho_(MakeResidual(config, root)),
       norm_(root.Add("norm.weight", {config.width}, {.kind = Init::Kind::kOnes},
                      /*decay=*/false)) {}
@@ -60,11 +62,13 @@ std::vector<Var> LoopedStack::RunLoop(Tape& tape, const Var& h_ND, int64_t loop,
                                       const Documents& documents, const ForwardOptions& options,
                                       const Tensor& first_token_mass) {
   // Captured by value: a recomputed loop runs again in backward, when this call has returned.
-  const auto blocks = [this, loop, &documents, recompute = options.recompute,
+  const auto before = loop == 0 ? options.before_params : nullptr;
+  const auto blocks = [this, loop, &documents, before, recompute = options.recompute,
                        states = options.states,
                        first_token_mass](Tape& t, std::span<const Var> in) -> std::vector<Var> {
     std::vector<Var> out = {in[0]};
     for (size_t i = 0; i < blocks_.size(); ++i) {
+      if (before) before(declared_[i]);
       MixerState* state = states == nullptr ? nullptr : &(*states)[loop * blocks_.size() + i];
       const MixerContext context{documents, loop, state, first_token_mass};
       const auto block = [this, i, context, recompute](Tape& t2, std::span<const Var> x) {
@@ -77,6 +81,7 @@ std::vector<Var> LoopedStack::RunLoop(Tape& tape, const Var& h_ND, int64_t loop,
       out[0] = next[0];
       out.insert(out.end(), next.begin() + 1, next.end());
     }
+    if (before) before(kAllParams);
     out[0] = EndLoop(t, out[0], in[0], loop);
     return out;
   };

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -22,10 +23,15 @@ struct LoopDiagnostics {
   std::vector<double> first_token_mass;  // mean attention mass on the document's first token
 };
 
+constexpr int kAllParams = std::numeric_limits<int>::max();
+
 struct ForwardOptions {
   RecomputePolicy recompute = RecomputePolicy::kNone;
   // Not null: filled. Asks for extra work (one readout a loop); for logging intervals.
   LoopDiagnostics* diagnostics = nullptr;
+  // Called before the forward reads any of the first `end` of LanguageModel::params(), with ever
+  // more of them; kAllParams at last.
+  std::function<void(int end)> before_params = {};
   // Prefill: one state per (loop, layer), loop-major, to be filled.
   std::vector<MixerState>* states = nullptr;
 };
@@ -63,6 +69,7 @@ class LoopedStack {
   int64_t loops_;
   bool loop_norm_;
   double eps_;
+  std::vector<int> declared_;  // by block: parameters up to its last
   std::vector<std::unique_ptr<Block>> blocks_;
   Param* rho_;   // [T, width], or null
   Param& norm_;  // the final norm

@@ -35,7 +35,8 @@ Optimizer::Optimizer(std::span<Param* const> params, const LayoutTable& layout, 
       dp_(dp),
       rule_(std::move(rule)),
       config_(config),
-      gathers_(layout.buckets.size()) {
+      gathers_(layout.buckets.size()),
+      awaited_(layout.buckets.size()) {
   CHECK_EQ(params_.size(), layout.entries.size());
   CHECK_EQ(dp.size(), layout.dp);
   hyper_ = Tensor::Zeros({kHyperSize}, DType::kF64, params_[0]->master.device());
@@ -139,7 +140,7 @@ void Optimizer::Prepare(const StepInput& input) {
   inputs_.Send();
 }
 
-void Optimizer::Update(Stream& stream) {
+void Optimizer::Update(Stream& stream, bool gather) {
   SquaredNorms(stream, {.x = unique_gradients_, .sums = squares_});
   StepScalars(stream, {.squares = squares_,
                        .losses = losses_,
@@ -155,12 +156,13 @@ void Optimizer::Update(Stream& stream) {
                         .counters = step_counters_,
                         .hyper = hyper_,
                         .report = report_});
-  UpdateValues(stream);
+  UpdateValues(stream, gather);
 }
 
 // What the next forward reads first is gathered first; where nothing is, one call updates all.
-void Optimizer::UpdateValues(Stream& stream) {
-  if (layout_.zero == 0 || dp_.size() == 1) {
+void Optimizer::UpdateValues(Stream& stream, bool gather) {
+  if (!Gathers() || !gather) {
+    gathered_ = !Gathers();
     std::vector<UpdatePiece> all;
     for (const std::vector<Piece>& pieces : pieces_) {
       const std::vector<UpdatePiece> updates = UpdatesOf(pieces);
@@ -170,10 +172,21 @@ void Optimizer::UpdateValues(Stream& stream) {
   }
   for (int bucket = static_cast<int>(pieces_.size()) - 1; bucket >= 0; --bucket) {
     rule_->Update(stream, hyper_, UpdatesOf(pieces_[bucket]));
-    gathers_[bucket] =
-        dp_.AllGatherAsync(values_[bucket], layout_.buckets[bucket].shard_counts, "gather_values");
+    GatherBucket(bucket);
   }
-  rounded_ = false;
+}
+
+void Optimizer::GatherBucket(int bucket) {
+  gathers_[bucket] =
+      dp_.AllGatherAsync(values_[bucket], layout_.buckets[bucket].shard_counts, "gather_values");
+  awaited_[bucket] = true;
+}
+
+void Optimizer::GatherValues(bool again) {
+  if (!Gathers() || (std::exchange(gathered_, true) && !again)) return;
+  for (int bucket = static_cast<int>(pieces_.size()) - 1; bucket >= 0; --bucket) {
+    GatherBucket(bucket);
+  }
 }
 
 StepReport Optimizer::Report() {
@@ -221,15 +234,33 @@ void Optimizer::set_counters(const OptimizerCounters& counters) {
       Tensor::FromHost(values, {kStepCounters}, DType::kF64, step_counters_.device()));
 }
 
+void Optimizer::WaitForBucket(int bucket) {
+  if (!awaited_[bucket]) return;
+  awaited_[bucket] = false;
+  std::exchange(gathers_[bucket], {}).Wait();
+  for (int p : layout_.buckets[bucket].params) Round(*params_[p]);
+}
+
+void Optimizer::WaitForValues(int end) {
+  end = std::min(end, static_cast<int>(params_.size()));
+  for (int p = 0; p < end; ++p) WaitForBucket(layout_.entries[p].bucket);
+}
+
 void Optimizer::WaitForValues() {
-  for (Pending& gather : gathers_) std::exchange(gather, {}).Wait();
+  GatherValues();
+  WaitForValues(static_cast<int>(params_.size()));
+  RoundMasters();
+}
+
+void Optimizer::RoundMasters() {
   if (std::exchange(rounded_, true)) return;
+  for (Param* param : params_) Round(*param);
+}
+
+void Optimizer::Round(Param& param) {
+  if (param.value.dtype() != DType::kBF16) return;
   Stream stream{.device = hyper_.device()};
-  for (Param* param : params_) {
-    if (param->value.dtype() == DType::kBF16) {
-      Cast(stream, {.from = param->master, .to = param->value});
-    }
-  }
+  Cast(stream, {.from = param.master, .to = param.value});
 }
 
 std::vector<StatePiece> Optimizer::Owned() const { return List(true); }

@@ -68,17 +68,29 @@ class Optimizer {
   StepReport Step(Stream& stream, const StepInput& input);
   // Hands the device what the host says of the step. `input` has as many numbers each time.
   void Prepare(const StepInput& input);
-  // Reads main_grad; decides, updates, and starts the gathering of values but does not wait.
-  // Everything happens on the device, so that the call can be recorded once and repeated.
-  void Update(Stream& stream);
+  // Reads main_grad; decides, updates, and with `gather` starts the gathering of values but does
+  // not wait; otherwise they stay with their owners. Everything happens on the device, so that the
+  // call can be recorded once and repeated; then Updated says that it was.
+  void Update(Stream& stream, bool gather = true);
+  void Updated(bool gather) { gathered_ = gather || !Gathers(); }
   // What came of it. Waits for the decision.
   StepReport Report();
 
-  // Before values are read: the next forward, a checkpoint, the end. Rounds masters to values where
-  // the update has not.
+  // Before values are read: the next forward, a checkpoint, the end. Gathers values that are still
+  // with their owners, and rounds masters to values where the update has not. Collective.
   void WaitForValues();
+  // The same in parts, beside a forward: first the start, then a wait before the first `end`
+  // parameters are read. `again`: also where values are gathered, for a record to be repeated; then
+  // Gathered says that it was.
+  void GatherValues(bool again = false);
+  void WaitForValues(int end);
+  void Gathered() { gathered_ = true; }
+  // True if an update leaves values with their owners.
+  bool Gathers() const { return layout_.zero > 0 && dp_.size() > 1; }
   // Whoever has written masters says so before WaitForValues.
   void MastersChanged() { rounded_ = false; }
+  // What WaitForValues does after that, alone.
+  void RoundMasters();
 
   // Pieces that, over all ranks, tile every logical tensor exactly once: what this rank saves.
   std::vector<StatePiece> Owned() const;
@@ -108,7 +120,10 @@ class Optimizer {
   std::vector<StatePiece> List(bool owned) const;
   void MakeScalars(const StepInput& input);
   void WarnOfBadGradients() const;
-  void UpdateValues(Stream& stream);
+  void UpdateValues(Stream& stream, bool gather);
+  void GatherBucket(int bucket);
+  void WaitForBucket(int bucket);
+  void Round(Param& param);
 
   const std::vector<Param*> params_;
   const LayoutTable& layout_;
@@ -122,7 +137,9 @@ class Optimizer {
   std::vector<Tensor> unique_gradients_;    // this rank's part of the global norm
   std::vector<int> unique_params_;          // whose they are
   std::vector<Pending> gathers_;            // by bucket
-  bool rounded_ = false;                    // values are what masters round to
+  std::vector<bool> awaited_;               // by bucket: its gathering has not been waited for
+  bool gathered_ = true;                    // masters are the same on every rank, or about to be
+  bool rounded_ = false;                    // all values are what masters round to
 
   // Of kernels/step_decision.h, all F64.
   Tensor squares_, scalars_, hyper_, report_, step_counters_;

@@ -69,6 +69,39 @@ TEST(LanguageModel, CpuAgreesWithReference) {
   }
 }
 
+// A forward reads no parameter before it says so: what was not asked for yet is not a number.
+TEST(LanguageModel, SaysWhichParametersItReads) {
+  for (const bool tied : {true, false}) {
+    for (const RecomputePolicy recompute : {RecomputePolicy::kNone, RecomputePolicy::kLoop}) {
+      ModelConfig config = TinyConfig();
+      config.tie_embeddings = tied;
+      const TinyModel::Tokens tokens = RandomTokens(config, kTokens, 3, 31);
+      TinyModel model(config, DType::kF64, Backend::kCpu);
+      const TinyModel::Result expected = model.ForwardBackward(tokens);
+      const std::vector<Param*> params = model.model.params().all();
+      std::vector<Tensor> values;
+      for (Param* param : params) {
+        values.push_back(param->value.Clone());
+        for (double& x : param->value.span<double>()) x = NAN;
+      }
+      size_t ready = 0;
+      int calls = 0;
+      const auto before_params = [&](int end) {
+        ++calls;
+        for (; ready < params.size() && static_cast<int>(ready) < end; ++ready) {
+          params[ready]->value.CopyFrom(values[ready]);
+        }
+      };
+      const TinyModel::Result got =
+          model.ForwardBackward(tokens, {.recompute = recompute, .before_params = before_params});
+      EXPECT_EQ(ready, params.size());
+      EXPECT_GE(calls, config.layers + 2);  // the embedding, each layer, the rest
+      EXPECT_EQ(got.loss, expected.loss);
+      EXPECT_EQ(got.grads, expected.grads);
+    }
+  }
+}
+
 // T loops of N blocks against T·N blocks once, with the copies' gradients summed.
 TEST(LanguageModel, LoopsEqualUnrolledCopies) {
   for (int64_t loops : {1, 2, 4}) {

@@ -36,17 +36,20 @@ struct ToyRun {
   // `value(name, stream, i)` is the gradient of sample `stream`; a step has 12 samples.
   template <class Value>
   StepReport Step(int64_t step, Value value, std::vector<double> sums = {},
-                  std::vector<double> maxes = {}) {
+                  std::vector<double> maxes = {}, bool gather = true) {
     constexpr int kSamples = 12;
     const int mine = kSamples / world.size();
     reducer.BeginStep(mine);
     for (int i = 0; i < mine; ++i) toy.Backward(step * 100 + world.rank() * mine + i, value);
     reducer.Finish();
-    return optimizer.Step(stream, {.step = step,
-                                   .lr = 1e-2,
-                                   .counted_tokens = 1.0 * mine,
-                                   .sums = std::move(sums),
-                                   .maxes = std::move(maxes)});
+    optimizer.Prepare({.step = step,
+                       .lr = 1e-2,
+                       .counted_tokens = 1.0 * mine,
+                       .sums = std::move(sums),
+                       .maxes = std::move(maxes)});
+    optimizer.Update(stream, gather);
+    optimizer.Updated(gather);
+    return optimizer.Report();
   }
 
   std::vector<double> Values() {
@@ -275,6 +278,33 @@ TEST(Optimizer, OwnedPiecesTileTheStateAndHeldOnesRestoreIt) {
       run.Step(4, Toy::Integer);
       ExpectNear(run.Values(), expected, 1e-13);
     });
+  }
+}
+
+// Gathered in parts and later, beside a forward, values are those that Step gathers.
+TEST(Optimizer, ValuesMayBeGatheredInParts) {
+  for (int zero : {0, 1}) {
+    for (int ranks : {1, 3}) {
+      RunRanks(ranks, [&](Communicator& world) {
+        ToyRun at_once(world, zero, DType::kF64, Adam), later(world, zero, DType::kF64, Adam);
+        Optimizer& optimizer = later.optimizer;
+        EXPECT_EQ(optimizer.Gathers(), zero == 1 && ranks > 1);
+        for (int step = 1; step <= 3; ++step) {
+          at_once.Step(step, Toy::Uniform);
+          later.Step(step, Toy::Uniform, {}, {}, /*gather=*/false);
+          if (step == 1) optimizer.GatherValues();  // else with the first wait for everything
+          if (step == 2) optimizer.GatherValues(/*again=*/true);
+          for (int end : {1, 3, 1000}) {
+            if (step < 3) optimizer.WaitForValues(end);
+          }
+          EXPECT_EQ(later.Values(), at_once.Values()) << step;
+        }
+        // A repetition of what was gathered changes nothing.
+        optimizer.GatherValues(/*again=*/true);
+        optimizer.WaitForValues(1000);
+        EXPECT_EQ(later.Values(), at_once.Values());
+      });
+    }
   }
 }
 
