@@ -9,38 +9,10 @@
 // operands of a chunk and head are [64, padded K].
 #pragma once
 
-#include "kernels/cuda/scan_chunk.cuh"
+#include "kernels/cuda/scan_operands.cuh"
+#include "kernels/cuda/scan_states_warpgroup.h"
 
 namespace lt2::cuda {
-
-// What belongs to chunk c of head h is number c heads + h.
-template <class T>
-struct ScanOperands {
-  T *q_read, *k_write, *w;  // [64, padded K] each; w only of the delta rule
-  T* attention;             // P [64, 64]
-  float* decay;             // exp(G_C) [padded K]
-
-  __device__ T* Rows(T* x, int64_t item, int k) const { return x + item * kPanel * PaddedWidth(k); }
-  __device__ T* Square(T* x, int64_t item) const { return x + item * kPanel * kPanel; }
-};
-
-struct ScanShape {
-  const int32_t *chunks, *first_chunks;
-  int heads, key_heads, k, v, width;  // width: of a state, v or v + 1
-};
-
-// extra: columns of a state beyond those of a value.
-inline ScanShape ScanShapeOf(const Tensor& q_NHK, const Tensor& v_NGV, const Documents& documents,
-                             int extra = 0) {
-  const auto size = [](int64_t n) { return static_cast<int>(n); };
-  return {.chunks = Data<int32_t>(documents.chunks()),
-          .first_chunks = Data<int32_t>(documents.first_chunks()),
-          .heads = size(v_NGV.dim(1)),
-          .key_heads = size(q_NHK.dim(1)),
-          .k = size(q_NHK.dim(2)),
-          .v = size(v_NGV.dim(2)),
-          .width = size(v_NGV.dim(2)) + extra};
-}
 
 // Panels of an operand's rows, without waiting.
 template <class T, int kPanels>
@@ -98,23 +70,6 @@ __device__ inline void StorePanels(const T* panels, T* state, int k, int width, 
   }
 }
 
-// A document's chunks, which lie one after the other, without asking for each.
-struct ChunksOf {
-  int first, end, token, tokens;
-
-  __device__ ChunksOf(const ScanShape& n, int document)
-      : first(n.first_chunks[document]), end(n.first_chunks[document + 1]), token(0), tokens(0) {
-    if (first == end) return;
-    const ChunkPlace start = PlaceOf(n.chunks, first), last = PlaceOf(n.chunks, end - 1);
-    token = start.token;
-    tokens = last.token + last.rows - token;
-  }
-  __device__ ChunkPlace Place(int chunk) const {
-    const int done = (chunk - first) * kPanel;
-    return {0, token + done, min(kPanel, tokens - done)};
-  }
-};
-
 // A chunk's operands in shared memory: `kPerKey` times the panels of a key's width, `kValues`
 // panels of values and the decay. Where two such stages fit beside the state's panels, the next
 // chunk's are fetched while this one's are used.
@@ -167,17 +122,6 @@ __device__ inline void ForEachChunk(int first, int end, int step, const Fetch& f
     if (kStages == 2) stage = 1 - stage;
   }
 }
-
-template <class T>
-struct ForwardStates {
-  ScanShape shape;
-  ScanOperands<T> operands;
-  const float* initial_DGKV;  // null: zero
-  float* final_DGKV;          // may be null, like the states
-  T* states_CGKV;
-  ValueRows<T> values;  // the additive scans'; of the delta rule u_0, which u replaces
-  T* u_NGV;             // the same, to write
-};
 
 template <class T, int kPanels, bool kDelta>
 using ForwardStages = Stages<T, kPanels, kDelta ? 2 : 1, 1>;
@@ -242,18 +186,6 @@ __global__ void __launch_bounds__(kPanelThreads, 1) ForwardStatesKernel(ForwardS
     state.Store(data.final_DGKV + of_document, n.k, n.width, begin, /*add=*/false);
   }
 }
-
-template <class T>
-struct ReverseStates {
-  ScanShape shape;
-  ScanOperands<T> operands;
-  const float* dfinal_DGKV;  // null: zero
-  float* dinitial_DGKV;      // may be null
-  bool accumulate;
-  T* dstates_CGKV;
-  ValueRows<T> d_o;
-  T* du_NGV;  // the delta rule's: dU_0, which dU replaces
-};
 
 // Float panels of three operands are too many for shared memory: they take turns.
 template <class T, bool kDelta>
@@ -352,6 +284,9 @@ __global__ void __launch_bounds__(kPanelThreads, 1) ReverseStatesKernel(ReverseS
 template <class T, bool kDelta>
 void LaunchForwardStates(const Stream& stream, const char* name, const ForwardStates<T>& data,
                          int64_t documents) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (WarpgroupForwardStates(stream, name, data, kDelta, documents)) return;
+  }
   const ScanShape& n = data.shape;
   DispatchKeyPanels(n.k, [&]<int kPanels>() {
     const dim3 grid(PanelsOf(n.width), n.heads, static_cast<unsigned>(documents));
@@ -365,6 +300,9 @@ void LaunchForwardStates(const Stream& stream, const char* name, const ForwardSt
 template <class T, bool kDelta>
 void LaunchReverseStates(const Stream& stream, const char* name, const ReverseStates<T>& data,
                          int64_t documents) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (WarpgroupReverseStates(stream, name, data, kDelta, documents)) return;
+  }
   const ScanShape& n = data.shape;
   DispatchKeyPanels(n.k, [&]<int kPanels>() {
     const dim3 grid(PanelsOf(n.width), n.heads, static_cast<unsigned>(documents));

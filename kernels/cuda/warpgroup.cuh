@@ -51,6 +51,11 @@ __device__ inline uint64_t Descriptor(uint32_t address, uint32_t panel_bytes) {
   return uint64_t{1} << 62 | uint64_t{1024 / 16} << 32 | uint64_t{panel_bytes / 16} << 16 |
          (address & 0x3ffff) / 16;
 }
+// The same for panels of 32 columns: 64 bytes a row, piece ^ row / 2 mod 4, 8 rows every 512 bytes.
+__device__ inline uint64_t NarrowDescriptor(uint32_t address, uint32_t panel_bytes) {
+  return uint64_t{2} << 62 | uint64_t{512 / 16} << 32 | uint64_t{panel_bytes / 16} << 16 |
+         (address & 0x3ffff) / 16;
+}
 
 // What threads wrote to shared memory becomes visible to products, after the next barrier.
 __device__ inline void PublishShared() {
@@ -103,7 +108,18 @@ __device__ inline void MultiplyShared(float (&c)[64], uint64_t a, uint64_t b, bo
         LT2_EIGHT(c, 40), LT2_EIGHT(c, 48), LT2_EIGHT(c, 56)
       : "l"(a), "l"(b), "r"(int{add}));
 }
-// The same with a in registers and b given as 16 rows k of n columns.
+// The same with a in registers.
+__device__ inline void MultiplyHeld(float (&c)[32], const uint32_t (&a)[4], uint64_t b, bool add) {
+  LT2_WARPGROUP_ASM(
+      "{.reg .pred p; setp.ne.b32 p, %37, 0; "
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+      "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;}"
+      : LT2_EIGHT(c, 0), LT2_EIGHT(c, 8), LT2_EIGHT(c, 16), LT2_EIGHT(c, 24)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{add}));
+}
+// Likewise, b given as 16 rows k of n columns.
 __device__ inline void MultiplyTransposed(float (&c)[32], const uint32_t (&a)[4], uint64_t b,
                                           bool add) {
   LT2_WARPGROUP_ASM(
@@ -113,6 +129,19 @@ __device__ inline void MultiplyTransposed(float (&c)[32], const uint32_t (&a)[4]
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
       "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;}"
       : LT2_EIGHT(c, 0), LT2_EIGHT(c, 8), LT2_EIGHT(c, 16), LT2_EIGHT(c, 24)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{add}));
+}
+__device__ inline void MultiplyTransposed(float (&c)[48], const uint32_t (&a)[4], uint64_t b,
+                                          bool add) {
+  LT2_WARPGROUP_ASM(
+      "{.reg .pred p; setp.ne.b32 p, %53, 0; "
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+      "}, {%48, %49, %50, %51}, %52, p, 1, 1, 1;}"
+      : LT2_EIGHT(c, 0), LT2_EIGHT(c, 8), LT2_EIGHT(c, 16), LT2_EIGHT(c, 24), LT2_EIGHT(c, 32),
+        LT2_EIGHT(c, 40)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{add}));
 }
 __device__ inline void MultiplyTransposed(float (&c)[64], const uint32_t (&a)[4], uint64_t b,
