@@ -1,5 +1,6 @@
 // The reverse pass over chunks with what it needs, and then each chunk's gradients.
 #include "kernels/cuda/scan_delta_gradients.cuh"
+#include "kernels/cuda/scan_delta_gradients_warpgroup.cuh"
 
 namespace lt2::cuda {
 namespace {
@@ -32,6 +33,38 @@ void ReversePass(const Stream& stream, const ScanDeltaBackwardArgs& a, const Del
                                           a.documents.capacity());
 }
 
+bool FitsWarpgroups(const DeltaGradients<bf16>& data) {
+  const ScanShape& n = data.in.shape;
+  if (!HasWarpgroups() || data.in.g_NGK != nullptr) return false;
+  if (n.k > 2 * kPanel || n.k % 8 != 0 || n.v % 8 != 0) return false;
+  for (const bf16* x : {data.in.q_NHK, data.in.k_NHK, data.in.v_NGV, data.do_NGV, data.u_NGV,
+                        static_cast<const bf16*>(data.e_NGV), data.states_CGKV, data.dstates_CGKV,
+                        static_cast<const bf16*>(data.dq_NHK.to),
+                        static_cast<const bf16*>(data.dk_NHK.to),
+                        static_cast<const bf16*>(data.dv_NGV.to)}) {
+    if (reinterpret_cast<uintptr_t>(x) % 16 != 0) return false;
+  }
+  return true;
+}
+
+// items: chunks times key heads.
+void LaunchWarpgroups(const Stream& stream, const DeltaGradients<bf16>& data, int64_t items) {
+  int device = 0, processors = 0;
+  LT2_CUDA_CHECK(cudaGetDevice(&device));
+  LT2_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  const auto run = [&]<int kWidth>() {
+    constexpr int kBytes = DeltaGradientPass<kWidth>::kBytes;
+    const auto kernel = DeltaGradientsOfWarpgroups<kWidth>;
+    AllowShared(kernel, kBytes);
+    kernel<<<static_cast<unsigned>(std::min<int64_t>(items, processors)), kGradientThreads, kBytes,
+             Handle(stream)>>>(data, items);
+    CheckLaunch("scan_delta gradients");
+  };
+  if (data.in.shape.k <= 64) return run.operator()<64>();
+  if (data.in.shape.k <= 96) return run.operator()<96>();
+  run.operator()<128>();
+}
+
 template <class T>
 void Backward(const Stream& stream, const ScanDeltaBackwardArgs& a) {
   if (a.documents.tokens() == 0) return;
@@ -57,6 +90,9 @@ void Backward(const Stream& stream, const ScanDeltaBackwardArgs& a) {
                          .dg_NG = Gradient<float>(a.dg_NG),
                          .dg_NGK = Gradient<float>(a.dg_NGK),
                          .dbeta_NG = Gradient<float>(a.dbeta_NG)};
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (FitsWarpgroups(data)) return LaunchWarpgroups(stream, data, chunks * n.key_heads);
+  }
   const bool channels = in.g_NGK != nullptr;
   const dim3 grid(static_cast<unsigned>(chunks), n.key_heads);
   const int64_t shared = DeltaGradientsShared<T>(channels);

@@ -45,7 +45,7 @@ __device__ inline void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4], uint32
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// 16 (8) bytes to shared memory without waiting; zeros where not `valid`, and nothing is read.
+// 16 (8, 4) bytes to shared memory without waiting; zeros where not `valid`, and nothing is read.
 __device__ inline void CopyAsync16(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
                "l"(__cvta_generic_to_global(from)), "r"(valid ? 16 : 0)
@@ -55,6 +55,17 @@ __device__ inline void CopyAsync8(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to),
                "l"(__cvta_generic_to_global(from)), "r"(valid ? 8 : 0)
                : "memory");
+}
+__device__ inline void CopyAsync4(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to),
+               "l"(__cvta_generic_to_global(from)), "r"(valid ? 4 : 0)
+               : "memory");
+}
+// Closes a group of the thread's copies; all groups but the last kPending are there.
+__device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+__device__ inline void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 // The thread's own copies are there; __syncthreads() makes everybody's visible.
 __device__ inline void WaitForCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }

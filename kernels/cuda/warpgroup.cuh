@@ -57,6 +57,11 @@ __device__ inline uint64_t NarrowDescriptor(uint32_t address, uint32_t panel_byt
          (address & 0x3ffff) / 16;
 }
 
+// Waits for all threads of a warpgroup, and no others.
+__device__ inline void SynchronizeWarpgroup(int index) {
+  asm volatile("bar.sync %0, 128;" ::"r"(index + 1) : "memory");
+}
+
 // What threads wrote to shared memory becomes visible to products, after the next barrier.
 __device__ inline void PublishShared() {
   LT2_WARPGROUP_ASM("fence.proxy.async.shared::cta;" ::: "memory");
@@ -93,6 +98,18 @@ __device__ inline void MultiplyShared(float (&c)[32], uint64_t a, uint64_t b, bo
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
       "}, %32, %33, p, 1, 1, 0, 0;}"
       : LT2_EIGHT(c, 0), LT2_EIGHT(c, 8), LT2_EIGHT(c, 16), LT2_EIGHT(c, 24)
+      : "l"(a), "l"(b), "r"(int{add}));
+}
+__device__ inline void MultiplyShared(float (&c)[48], uint64_t a, uint64_t b, bool add) {
+  LT2_WARPGROUP_ASM(
+      "{.reg .pred p; setp.ne.b32 p, %50, 0; "
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+      "}, %48, %49, p, 1, 1, 0, 0;}"
+      : LT2_EIGHT(c, 0), LT2_EIGHT(c, 8), LT2_EIGHT(c, 16), LT2_EIGHT(c, 24),
+        LT2_EIGHT(c, 32), LT2_EIGHT(c, 40)
       : "l"(a), "l"(b), "r"(int{add}));
 }
 __device__ inline void MultiplyShared(float (&c)[64], uint64_t a, uint64_t b, bool add) {

@@ -1,0 +1,144 @@
+// What a persistent block of the delta rule's gradients works through, and how its operands reach
+// shared memory: two stages of 64 value columns each, one ahead of the products.
+#pragma once
+
+#include "kernels/cuda/scan_delta_gradients.cuh"
+#include "kernels/cuda/warpgroup_rows.cuh"
+
+namespace lt2::cuda {
+
+// Three warpgroups: what each does is said with the kernel.
+inline constexpr int kGradientThreads = 384;
+
+// Where things lie in shared memory, in bytes; tiles are those of warpgroup.cuh. kWidth: of keys,
+// 64, 96 or 128; what is beyond a key or a value is zero.
+template <int kWidth>
+struct GradientTiles {
+  static constexpr int kPanels = (kWidth + kPanel - 1) / kPanel, kPieces = kWidth / 8;
+  static constexpr int kPanelBytes = kPanel * kPanelRowBytes;
+  // Of a stage: rows of dO, U, dU and V, of the states and their gradients, and with a unit's first
+  // columns T, the log-decays of rows and beta.
+  static constexpr int kDo = 0, kU = kPanelBytes, kDu = 2 * kPanelBytes, kV = 3 * kPanelBytes;
+  static constexpr int kState = 4 * kPanelBytes, kDstate = kState + kWidth * kPanelRowBytes;
+  static constexpr int kInverse = kDstate + kWidth * kPanelRowBytes;
+  static constexpr int kDecays = kInverse + kPanelBytes, kBeta = kDecays + kPanel * 4;
+  static constexpr int kStageBytes = kDecays + 1024;
+  // Behind the stages.
+  static constexpr int kQ = 2 * kStageBytes, kK = kQ + kPanels * kPanelBytes;
+  static constexpr int kW = kK + kPanels * kPanelBytes, kB = kW + kPanelBytes;
+  static constexpr int kX = kB + kPanelBytes, kSmall = kX + kPanels * kPanelBytes;
+};
+
+// A chunk's value head; the heads of a key head come one after the other, in one block.
+struct GradientUnit {
+  int64_t item;  // chunk key_heads + key head, heads fastest; beyond the last: no more
+  int member;    // of the key head's value heads
+  ChunkPlace place;
+};
+
+template <int kWidth>
+class GradientStream {
+ public:
+  using Tiles = GradientTiles<kWidth>;
+
+  __device__ GradientStream(const DeltaGradients<bf16>& data, int64_t items, uint32_t shared)
+      : data_(data), n_(data.in.shape), items_(items), shared_(shared) {}
+
+  __device__ GradientUnit First() const { return Existing(blockIdx.x); }
+  __device__ GradientUnit After(const GradientUnit& unit) const {
+    if (unit.member + 1 < n_.heads / n_.key_heads) return {unit.item, unit.member + 1, unit.place};
+    return Existing(unit.item + gridDim.x);
+  }
+  __device__ bool There(const GradientUnit& unit) const { return unit.item < items_; }
+  __device__ int KeyHead(const GradientUnit& unit) const {
+    return static_cast<int>(unit.item % n_.key_heads);
+  }
+  __device__ int Head(const GradientUnit& unit) const {
+    return KeyHead(unit) * (n_.heads / n_.key_heads) + unit.member;
+  }
+  // Of arrays a chunk and head.
+  __device__ int64_t ChunkHead(const GradientUnit& unit) const {
+    return unit.item / n_.key_heads * n_.heads + Head(unit);
+  }
+  // Of the chunk's first row, in arrays a token and head, or key head.
+  __device__ int64_t Row(const GradientUnit& unit) const {
+    return int64_t{unit.place.token} * n_.heads + Head(unit);
+  }
+  __device__ int64_t KeyRow(const GradientUnit& unit) const {
+    return int64_t{unit.place.token} * n_.key_heads + KeyHead(unit);
+  }
+
+  // Value columns [64 slice, 64 slice + 64) of a unit into a stage, without waiting.
+  __device__ void FetchSlice(const GradientUnit& unit, int slice, int stage) const {
+    constexpr int kStep = kGradientThreads / 8;
+    const uint32_t to = shared_ + stage * Tiles::kStageBytes;
+    const int piece = threadIdx.x % 8, first = threadIdx.x / 8;
+    const int begin = slice * kPanel + piece * 8;
+    const bool inside = begin < n_.v;
+    const uint32_t at = to + PanelOffset(kPanel, first, piece);  // kStep is a multiple of 8
+#pragma unroll
+    for (int r = 0; r < kPanel; r += kStep) {
+      if (first + r >= kPanel) break;
+      const int64_t from = (Row(unit) + int64_t{first + r} * n_.heads) * n_.v + begin;
+      const bool valid = inside && first + r < unit.place.rows;
+      const uint32_t row = at + r * kPanelRowBytes;
+      CopyAsync16(row + Tiles::kDo, data_.do_NGV + from, valid && data_.do_NGV != nullptr);
+      CopyAsync16(row + Tiles::kU, data_.u_NGV + from, valid);
+      CopyAsync16(row + Tiles::kDu, data_.e_NGV + from, valid);
+      CopyAsync16(row + Tiles::kV, data_.in.v_NGV + from, valid);
+    }
+#pragma unroll
+    for (int r = 0; r < kWidth; r += kStep) {
+      if (first + r >= kWidth) break;
+      const int64_t from = (ChunkHead(unit) * n_.k + first + r) * n_.v + begin;
+      const bool valid = inside && first + r < n_.k;
+      const uint32_t row = at + r * kPanelRowBytes;
+      CopyAsync16(row + Tiles::kState, data_.states_CGKV + from, valid);
+      CopyAsync16(row + Tiles::kDstate, data_.dstates_CGKV + from, valid);
+    }
+    if (slice == 0) FetchRows(unit, to);
+  }
+
+  // Its queries and keys, likewise.
+  __device__ void FetchKeys(const GradientUnit& unit) const {
+    const int64_t at = KeyRow(unit) * n_.k, stride = int64_t{n_.key_heads} * n_.k;
+#pragma unroll
+    for (int i = threadIdx.x; i < 2 * kPanel * Tiles::kPieces; i += kGradientThreads) {
+      const int row = i / Tiles::kPieces, piece = i % Tiles::kPieces, r = row % kPanel;
+      const bool keys = row >= kPanel, valid = r < unit.place.rows && piece * 8 < n_.k;
+      const bf16* from = keys ? data_.in.k_NHK : data_.in.q_NHK;
+      CopyAsync16(
+          shared_ + (keys ? Tiles::kK : Tiles::kQ) + PanelOffset(kPanel, r, piece),
+          from + at + r * stride + piece * 8, valid);
+    }
+  }
+
+ private:
+  __device__ GradientUnit Existing(int64_t item) const {
+    for (; item < items_; item += gridDim.x) {
+      const ChunkPlace place = PlaceOf(n_.chunks, static_cast<int>(item / n_.key_heads));
+      if (place.rows > 0) return {item, 0, place};
+    }
+    return {item, 0, {}};
+  }
+
+  __device__ void FetchRows(const GradientUnit& unit, uint32_t to) const {
+    const bf16* inverse = data_.inverse + ChunkHead(unit) * kPanel * kPanel;
+    for (int i = threadIdx.x; i < kPanel * 8; i += kGradientThreads) {
+      CopyAsync16(to + Tiles::kInverse + PanelOffset(kPanel, i / 8, i % 8), inverse + i * 8, true);
+    }
+    if (threadIdx.x >= 2 * kPanel) return;
+    const int r = threadIdx.x % kPanel;
+    const float* from = threadIdx.x < kPanel ? data_.in.g_NG : data_.in.beta_NG;
+    const bool valid = r < unit.place.rows && from != nullptr;
+    CopyAsync4(to + Tiles::kDecays + threadIdx.x * 4,
+               from + Row(unit) + int64_t{r} * n_.heads, valid);
+  }
+
+  const DeltaGradients<bf16>& data_;
+  const ScanShape& n_;
+  const int64_t items_;
+  const uint32_t shared_;
+};
+
+}  // namespace lt2::cuda
