@@ -37,18 +37,18 @@ bool FitsWarpgroups(const DeltaGradients<bf16>& data) {
   const ScanShape& n = data.in.shape;
   if (!HasWarpgroups() || data.in.g_NGK != nullptr) return false;
   if (n.k > 2 * kPanel || n.k % 8 != 0 || n.v % 8 != 0) return false;
-  for (const bf16* x : {data.in.q_NHK, data.in.k_NHK, data.in.v_NGV, data.do_NGV, data.u_NGV,
-                        static_cast<const bf16*>(data.e_NGV), data.states_CGKV, data.dstates_CGKV,
-                        static_cast<const bf16*>(data.dq_NHK.to),
-                        static_cast<const bf16*>(data.dk_NHK.to),
-                        static_cast<const bf16*>(data.dv_NGV.to)}) {
+  for (const bf16* x :
+       {data.in.q_NHK, data.in.k_NHK, data.in.v_NGV, data.do_NGV, data.u_NGV,
+        static_cast<const bf16*>(data.e_NGV), data.states_CGKV, data.dstates_CGKV,
+        static_cast<const bf16*>(data.dq_NHK.to), static_cast<const bf16*>(data.dk_NHK.to),
+        static_cast<const bf16*>(data.dv_NGV.to)}) {
     if (reinterpret_cast<uintptr_t>(x) % 16 != 0) return false;
   }
   return true;
 }
 
 // items: chunks times key heads.
-void LaunchWarpgroups(const Stream& stream, const DeltaGradients<bf16>& data, int64_t items) {
+void LaunchWarpgroups(const Stream& stream, const DeltaGradients<bf16>& data, int items) {
   int device = 0, processors = 0;
   LT2_CUDA_CHECK(cudaGetDevice(&device));
   LT2_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
@@ -56,7 +56,7 @@ void LaunchWarpgroups(const Stream& stream, const DeltaGradients<bf16>& data, in
     constexpr int kBytes = DeltaGradientPass<kWidth>::kBytes;
     const auto kernel = DeltaGradientsOfWarpgroups<kWidth>;
     AllowShared(kernel, kBytes);
-    kernel<<<static_cast<unsigned>(std::min<int64_t>(items, processors)), kGradientThreads, kBytes,
+    kernel<<<static_cast<unsigned>(std::min(items, processors)), kGradientThreads, kBytes,
              Handle(stream)>>>(data, items);
     CheckLaunch("scan_delta gradients");
   };
@@ -89,9 +89,11 @@ void Backward(const Stream& stream, const ScanDeltaBackwardArgs& a) {
                          .dv_NGV = Gradient<T>(a.dv_NGV),
                          .dg_NG = Gradient<float>(a.dg_NG),
                          .dg_NGK = Gradient<float>(a.dg_NGK),
-                         .dbeta_NG = Gradient<float>(a.dbeta_NG)};
+                         .dbeta_NG = Gradient<float>(a.dbeta_NG),
+                         .group = n.heads / n.key_heads};
   if constexpr (std::is_same_v<T, bf16>) {
-    if (FitsWarpgroups(data)) return LaunchWarpgroups(stream, data, chunks * n.key_heads);
+    if (FitsWarpgroups(data))
+      return LaunchWarpgroups(stream, data, static_cast<int>(chunks * n.key_heads));
   }
   const bool channels = in.g_NGK != nullptr;
   const dim3 grid(static_cast<unsigned>(chunks), n.key_heads);

@@ -29,6 +29,7 @@ struct DeltaGradients {
   T* e_NGV;         // dU, which E replaces
   Gradient<T> dq_NHK, dk_NHK, dv_NGV;
   Gradient<float> dg_NG, dg_NGK, dbeta_NG;
+  int group;  // value heads of a key head
 };
 
 template <class T>

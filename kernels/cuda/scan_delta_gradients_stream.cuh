@@ -31,9 +31,8 @@ struct GradientTiles {
 
 // A chunk's value head; the heads of a key head come one after the other, in one block.
 struct GradientUnit {
-  int64_t item;  // chunk key_heads + key head, heads fastest; beyond the last: no more
-  int member;    // of the key head's value heads
-  ChunkPlace place;
+  int item;  // chunk key_heads + key head; beyond the last: no more
+  int chunk, key_head, member, head, token, rows;
 };
 
 template <int kWidth>
@@ -41,31 +40,26 @@ class GradientStream {
  public:
   using Tiles = GradientTiles<kWidth>;
 
-  __device__ GradientStream(const DeltaGradients<bf16>& data, int64_t items, uint32_t shared)
+  // items: chunks times key heads.
+  __device__ GradientStream(const DeltaGradients<bf16>& data, int items, uint32_t shared)
       : data_(data), n_(data.in.shape), items_(items), shared_(shared) {}
 
   __device__ GradientUnit First() const { return Existing(blockIdx.x); }
-  __device__ GradientUnit After(const GradientUnit& unit) const {
-    if (unit.member + 1 < n_.heads / n_.key_heads) return {unit.item, unit.member + 1, unit.place};
+  __device__ GradientUnit After(GradientUnit unit) const {
+    if (++unit.member < data_.group) return ++unit.head, unit;
     return Existing(unit.item + gridDim.x);
   }
   __device__ bool There(const GradientUnit& unit) const { return unit.item < items_; }
-  __device__ int KeyHead(const GradientUnit& unit) const {
-    return static_cast<int>(unit.item % n_.key_heads);
-  }
-  __device__ int Head(const GradientUnit& unit) const {
-    return KeyHead(unit) * (n_.heads / n_.key_heads) + unit.member;
-  }
   // Of arrays a chunk and head.
   __device__ int64_t ChunkHead(const GradientUnit& unit) const {
-    return unit.item / n_.key_heads * n_.heads + Head(unit);
+    return int64_t{unit.chunk} * n_.heads + unit.head;
   }
   // Of the chunk's first row, in arrays a token and head, or key head.
   __device__ int64_t Row(const GradientUnit& unit) const {
-    return int64_t{unit.place.token} * n_.heads + Head(unit);
+    return int64_t{unit.token} * n_.heads + unit.head;
   }
   __device__ int64_t KeyRow(const GradientUnit& unit) const {
-    return int64_t{unit.place.token} * n_.key_heads + KeyHead(unit);
+    return int64_t{unit.token} * n_.key_heads + unit.key_head;
   }
 
   // Value columns [64 slice, 64 slice + 64) of a unit into a stage, without waiting.
@@ -80,7 +74,7 @@ class GradientStream {
     for (int r = 0; r < kPanel; r += kStep) {
       if (first + r >= kPanel) break;
       const int64_t from = (Row(unit) + int64_t{first + r} * n_.heads) * n_.v + begin;
-      const bool valid = inside && first + r < unit.place.rows;
+      const bool valid = inside && first + r < unit.rows;
       const uint32_t row = at + r * kPanelRowBytes;
       CopyAsync16(row + Tiles::kDo, data_.do_NGV + from, valid && data_.do_NGV != nullptr);
       CopyAsync16(row + Tiles::kU, data_.u_NGV + from, valid);
@@ -101,25 +95,34 @@ class GradientStream {
 
   // Its queries and keys, likewise.
   __device__ void FetchKeys(const GradientUnit& unit) const {
-    const int64_t at = KeyRow(unit) * n_.k, stride = int64_t{n_.key_heads} * n_.k;
+    constexpr int kStep = kGradientThreads / 8;
+    const int piece = threadIdx.x % 8, first = threadIdx.x / 8;
+    const uint32_t at = shared_ + PanelOffset(kPanel, first, piece);
 #pragma unroll
-    for (int i = threadIdx.x; i < 2 * kPanel * Tiles::kPieces; i += kGradientThreads) {
-      const int row = i / Tiles::kPieces, piece = i % Tiles::kPieces, r = row % kPanel;
-      const bool keys = row >= kPanel, valid = r < unit.place.rows && piece * 8 < n_.k;
-      const bf16* from = keys ? data_.in.k_NHK : data_.in.q_NHK;
-      CopyAsync16(
-          shared_ + (keys ? Tiles::kK : Tiles::kQ) + PanelOffset(kPanel, r, piece),
-          from + at + r * stride + piece * 8, valid);
+    for (int r = 0; r < kPanel; r += kStep) {
+      if (first + r >= kPanel) break;
+      const int64_t from = (KeyRow(unit) + int64_t{first + r} * n_.key_heads) * n_.k + piece * 8;
+#pragma unroll
+      for (int panel = 0; panel < Tiles::kPanels; ++panel) {
+        const int column = panel * kPanel + piece * 8;
+        if (column >= kWidth) break;
+        const bool valid = first + r < unit.rows && column < n_.k;
+        const uint32_t to = at + r * kPanelRowBytes + panel * Tiles::kPanelBytes;
+        CopyAsync16(to + Tiles::kQ, data_.in.q_NHK + from + panel * kPanel, valid);
+        CopyAsync16(to + Tiles::kK, data_.in.k_NHK + from + panel * kPanel, valid);
+      }
     }
   }
 
  private:
-  __device__ GradientUnit Existing(int64_t item) const {
+  __device__ GradientUnit Existing(int item) const {
     for (; item < items_; item += gridDim.x) {
-      const ChunkPlace place = PlaceOf(n_.chunks, static_cast<int>(item / n_.key_heads));
-      if (place.rows > 0) return {item, 0, place};
+      const int chunk = item / n_.key_heads, key_head = item % n_.key_heads;
+      const ChunkPlace place = PlaceOf(n_.chunks, chunk);
+      if (place.rows == 0) continue;
+      return {item, chunk, key_head, 0, key_head * data_.group, place.token, place.rows};
     }
-    return {item, 0, {}};
+    return {item};
   }
 
   __device__ void FetchRows(const GradientUnit& unit, uint32_t to) const {
@@ -130,14 +133,14 @@ class GradientStream {
     if (threadIdx.x >= 2 * kPanel) return;
     const int r = threadIdx.x % kPanel;
     const float* from = threadIdx.x < kPanel ? data_.in.g_NG : data_.in.beta_NG;
-    const bool valid = r < unit.place.rows && from != nullptr;
-    CopyAsync4(to + Tiles::kDecays + threadIdx.x * 4,
-               from + Row(unit) + int64_t{r} * n_.heads, valid);
+    const bool valid = r < unit.rows && from != nullptr;
+    CopyAsync4(to + Tiles::kDecays + threadIdx.x * 4, from + Row(unit) + int64_t{r} * n_.heads,
+               valid);
   }
 
   const DeltaGradients<bf16>& data_;
   const ScanShape& n_;
-  const int64_t items_;
+  const int items_;
   const uint32_t shared_;
 };
 

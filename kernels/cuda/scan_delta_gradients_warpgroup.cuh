@@ -20,7 +20,8 @@ class DeltaGradientPass {
   using Tiles = GradientTiles<kWidth>;
   // What is small, in shared memory.
   struct Small {
-    RowWeights decays;
+    // With G the sum of a row's and earlier log-decays: G / ln 2, exp(G), exp(G_C - G), exp(G_C).
+    float log2_decay[kPanel], from_start[kPanel], to_end[kPanel], whole;
     float beta[kPanel];
     // Of rows: <E, v>, <X, k>, <q, dQ> and <k, dWrite>.
     float e_v[kPanel], x_k[kPanel], q_dq[kPanel], k_write[kPanel];
@@ -29,11 +30,10 @@ class DeltaGradientPass {
   static constexpr int kAlignment = 1024;
   static constexpr int kBytes = kAlignment + Tiles::kSmall + static_cast<int>(sizeof(Small));
 
-  __device__ DeltaGradientPass(const DeltaGradients<bf16>& data, int64_t items)
+  __device__ DeltaGradientPass(const DeltaGradients<bf16>& data, int items)
       : data_(data),
         n_(data.in.shape),
-        shared_((SharedAddress(DynamicShared()) + kAlignment - 1) / kAlignment *
-                kAlignment),
+        shared_((SharedAddress(DynamicShared()) + kAlignment - 1) / kAlignment * kAlignment),
         base_(DynamicShared() + (shared_ - SharedAddress(DynamicShared()))),
         small_(*reinterpret_cast<Small*>(base_ + Tiles::kSmall)),
         stream_(data, items, shared_),
@@ -57,6 +57,8 @@ class DeltaGradientPass {
     for (GradientUnit unit = stream_.First(); stream_.There(unit); unit = stream_.After(unit)) {
       stream_.FetchKeys(unit);
       CommitCopies();
+      Clear(wide_);
+      Clear(square_);
       for (int slice = 0; slice < slices; ++slice) {
         // Later than this slice's copies came those of the next, and in the first two the keys'.
         if (slice < 2) WaitForCopies<2>();
@@ -85,6 +87,11 @@ class DeltaGradientPass {
 
  private:
   __device__ uint64_t Tile(int at) const { return Descriptor(shared_ + at, Tiles::kPanelBytes); }
+  template <int n>
+  __device__ static void Clear(float (&sums)[n]) {
+#pragma unroll
+    for (float& sum : sums) sum = 0;
+  }
   // Of a tile in 16 inner indices after `step` times as many: of its columns, and of its rows.
   __device__ static uint64_t Columns(uint64_t tile, int step) { return tile + 2 * step; }
   __device__ static uint64_t Rows(uint64_t tile, int step) { return tile + 128 * step; }
@@ -106,19 +113,14 @@ class DeltaGradientPass {
       const uint64_t rows = Tile(at + (group_ == 0 ? Tiles::kDo : Tiles::kDu));
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        MultiplyShared(wide_, Columns(rows, step), Columns(Tile(at + Tiles::kState), step),
-                       slice > 0 || step > 0);
+        MultiplyShared(wide_, Columns(rows, step), Columns(Tile(at + Tiles::kState), step), true);
       }
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        MultiplyShared(square_, Columns(rows, step), Columns(Tile(at + Tiles::kU), step),
-                       slice > 0 || step > 0);
+        MultiplyShared(square_, Columns(rows, step), Columns(Tile(at + Tiles::kU), step), true);
       }
       CommitProducts();
-      if (slice == 0) {
-        small_.decays.template Load<bf16>(
-            reinterpret_cast<const float*>(base_ + at + Tiles::kDecays), 1, 0, kPanel);
-      }
+      if (slice == 0) SumDecays(reinterpret_cast<const float*>(base_ + at + Tiles::kDecays));
       AddCrossing(at);
     } else {
 #pragma unroll
@@ -130,7 +132,7 @@ class DeltaGradientPass {
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         MultiplyShared(wide_, Columns(Tile(at + Tiles::kU), step),
-                       Columns(Tile(at + Tiles::kDstate), step), slice > 0 || step > 0);
+                       Columns(Tile(at + Tiles::kDstate), step), true);
       }
       CommitProducts();
       AddCrossing(at);
@@ -141,6 +143,25 @@ class DeltaGradientPass {
     WaitForProducts<0>();
     Settle(wide_);
     Settle(square_);
+  }
+
+  // By the first warp, two rows a lane; sums in double, so that differences of large ones are good.
+  // Beyond kLeast exp(g) is zero anyway.
+  __device__ void SumDecays(const float* decays) {
+    constexpr float kLeast = -100, kLog2E = 1.44269504f;
+    if (threadIdx.x >= 32) return;
+    const int row = 2 * threadIdx.x;
+    double sum[2] = {fmaxf(decays[row], kLeast), fmaxf(decays[row + 1], kLeast)};
+    RowWeights::SumRows(sum);
+    const double total = __shfl_sync(~0u, sum[1], 31);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float of = kLog2E * static_cast<float>(sum[i]);
+      small_.log2_decay[row + i] = of;
+      small_.from_start[row + i] = Exp2(of);
+      small_.to_end[row + i] = Exp2(kLog2E * static_cast<float>(total - sum[i]));
+      if (row + i == kPanel - 1) small_.whole = Exp2(of);
+    }
   }
 
   // <S_in, dS_out> over the thread's share.
@@ -165,8 +186,7 @@ class DeltaGradientPass {
     if (data_.dv_NGV.to == nullptr) return;
     __syncwarp();
     StoreRows<8>(tile, data_.dv_NGV.to + stream_.Row(unit) * n_.v + slice * kPanel,
-                 int64_t{n_.heads} * n_.v, unit.place.rows, n_.v - slice * kPanel,
-                 data_.dv_NGV.add);
+                 int64_t{n_.heads} * n_.v, unit.rows, n_.v - slice * kPanel, data_.dv_NGV.add);
   }
 
   // The pairs' weights W and beta B, for the others; dQ and X; of dWrite what the state gives.
@@ -179,20 +199,19 @@ class DeltaGradientPass {
       PackRows(square_, left);
       PutRows(base_ + Tiles::kW, left);
       PublishShared();
-      ScaleRows(data_.in.scale, small_.decays.from_start);
+      ScaleRows(data_.in.scale, small_.from_start);
       MultiplyRows(left, Tiles::kK);
     } else if (group_ == 1) {
       MultiplyInverse();
       MaskPairs(-1, 1);
       PackRows(square_, left);
-      ForEachPair(square_,
-                  [&](int i, int, float& x, float& y) { x *= beta_[i], y *= beta_[i]; });
+      ForEachPair(square_, [&](int i, int, float& x, float& y) { x *= beta_[i], y *= beta_[i]; });
       PutRows(base_ + Tiles::kB, square_);
       PublishShared();
-      ScaleRows(-1, small_.decays.from_start);
+      ScaleRows(-1, small_.from_start);
       MultiplyRows(left, Tiles::kK);
     } else {
-      ScaleRows(1, small_.decays.to_end);
+      ScaleRows(1, small_.to_end);
       float sum[2] = {};
       AddKeys(sum, Tiles::kK);
       const float at_end = WarpSum(sum[0] + sum[1]);
@@ -237,7 +256,7 @@ class DeltaGradientPass {
     const Gradient<bf16>& grad = group_ == 0 ? data_.dq_NHK : data_.dk_NHK;
     if (grad.to == nullptr) return;
     StoreRows<Tiles::kPieces>(tile, grad.to + stream_.KeyRow(unit) * n_.k,
-                              int64_t{n_.key_heads} * n_.k, unit.place.rows, n_.k,
+                              int64_t{n_.key_heads} * n_.k, unit.rows, n_.k,
                               grad.add || unit.member > 0);
   }
 
@@ -253,7 +272,7 @@ class DeltaGradientPass {
       const int r = 2 * lane + i;
       later[i] = double{small_.q_dq[r]} + double{small_.beta[r] * small_.x_k[r]} -
                  double{small_.k_write[r]};
-      if (r < unit.place.rows && data_.dbeta_NG.to != nullptr) {
+      if (r < unit.rows && data_.dbeta_NG.to != nullptr) {
         PutOrAdd(data_.dbeta_NG.to, stream_.Row(unit) + int64_t{r} * n_.heads,
                  small_.e_v[r] + small_.x_k[r], data_.dbeta_NG.add);
       }
@@ -267,26 +286,25 @@ class DeltaGradientPass {
     }
     double after = __shfl_down_sync(~0u, from, 1);
     if (lane == 31) after = 0;
-    after += at_end + double{small_.decays.whole} * crossing;
+    after += at_end + double{small_.whole} * crossing;
 #pragma unroll
     for (int i = 1; i >= 0; --i) {
       const int r = 2 * lane + i;
       after += later[i];
-      if (r >= unit.place.rows) continue;
-      PutOrAdd(data_.dg_NG.to, stream_.Row(unit) + int64_t{r} * n_.heads,
-               static_cast<float>(after), data_.dg_NG.add);
+      if (r >= unit.rows) continue;
+      PutOrAdd(data_.dg_NG.to, stream_.Row(unit) + int64_t{r} * n_.heads, static_cast<float>(after),
+               data_.dg_NG.add);
     }
   }
 
   // square = factor square ⊙ D where j <= r - least, or 0.
   __device__ void MaskPairs(float factor, int least) {
-    const double of_row[2] = {small_.decays.of_row[row_], small_.decays.of_row[row_ + 8]};
-    const auto weight = [&](int i, int j) {
-      const double decay = of_row[i] - small_.decays.of_column[j];
-      return j + least <= row_ + 8 * i ? factor * ExpOf<bf16>(static_cast<float>(decay)) : 0;
-    };
+    const float of_row[2] = {small_.log2_decay[row_], small_.log2_decay[row_ + 8]};
     ForEachPair(square_, [&](int i, int c, float& x, float& y) {
-      x *= weight(i, c), y *= weight(i, c + 1);
+      const float2 of_column = *reinterpret_cast<const float2*>(small_.log2_decay + c);
+      x *= factor * Exp2(of_row[i] - of_column.x), y *= factor * Exp2(of_row[i] - of_column.y);
+      if (c + least > row_ + 8 * i) x = 0;
+      if (c + 1 + least > row_ + 8 * i) y = 0;
     });
   }
   __device__ void ScaleRows(float factor, const float* of_row) {
@@ -306,8 +324,8 @@ class DeltaGradientPass {
   }
   // square and wide become T^T times what they are.
   __device__ void MultiplyInverse() {
-    PutRows(base_ + Tiles::kB, square_);
     PutRows(base_ + Tiles::kX, wide_);
+    PutRows(base_ + Tiles::kB, square_);
     PublishShared();
     SynchronizeWarpgroup(group_);
     BeginProducts();
@@ -348,7 +366,7 @@ class DeltaGradientPass {
 
 template <int kWidth>
 __global__ void __launch_bounds__(kGradientThreads, 1)
-    DeltaGradientsOfWarpgroups(const __grid_constant__ DeltaGradients<bf16> data, int64_t items) {
+    DeltaGradientsOfWarpgroups(const __grid_constant__ DeltaGradients<bf16> data, int items) {
   DeltaGradientPass<kWidth>(data, items).Run();
 }
 

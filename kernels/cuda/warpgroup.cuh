@@ -108,8 +108,8 @@ __device__ inline void MultiplyShared(float (&c)[48], uint64_t a, uint64_t b, bo
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
       "}, %48, %49, p, 1, 1, 0, 0;}"
-      : LT2_EIGHT(c, 0), LT2_EIGHT(c, 8), LT2_EIGHT(c, 16), LT2_EIGHT(c, 24),
-        LT2_EIGHT(c, 32), LT2_EIGHT(c, 40)
+      : LT2_EIGHT(c, 0), LT2_EIGHT(c, 8), LT2_EIGHT(c, 16), LT2_EIGHT(c, 24), LT2_EIGHT(c, 32),
+        LT2_EIGHT(c, 40)
       : "l"(a), "l"(b), "r"(int{add}));
 }
 __device__ inline void MultiplyShared(float (&c)[64], uint64_t a, uint64_t b, bool add) {

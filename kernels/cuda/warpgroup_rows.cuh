@@ -38,18 +38,21 @@ __device__ inline float2 GetPair(unsigned char* tile, int row, int column) {
 // What PackRows gave; or sums themselves.
 template <int n>
 __device__ inline void PutRows(unsigned char* tile, const uint32_t (&a)[n][4]) {
-  const int row = RowOfGroup(), column = threadIdx.x % 4 * 2;
+  const uint32_t first = PanelOffset(64, RowOfGroup(), 0) + threadIdx.x % 4 * 4;
 #pragma unroll
   for (int i = 0; i < 4 * n; ++i) {
-    *PairAt(tile, row + i % 2 * 8, column + i / 2 * 8) = a[i / 4][i % 4];
+    const int piece = i / 2, at = (piece / 8 * 64 + i % 2 * 8) * kPanelRowBytes;
+    *reinterpret_cast<uint32_t*>(tile + at + (first ^ piece % 8 * 16)) = a[i / 4][i % 4];
   }
 }
 template <int n>
 __device__ inline void PutRows(unsigned char* tile, const float (&c)[n]) {
-  const int row = RowOfGroup(), column = threadIdx.x % 4 * 2;
+  const uint32_t first = PanelOffset(64, RowOfGroup(), 0) + threadIdx.x % 4 * 4;
 #pragma unroll
   for (int i = 0; i < n / 2; ++i) {
-    *PairAt(tile, row + i % 2 * 8, column + i / 2 * 8) = Pack(c[2 * i], c[2 * i + 1]);
+    const int piece = i / 2, at = (piece / 8 * 64 + i % 2 * 8) * kPanelRowBytes;
+    *reinterpret_cast<uint32_t*>(tile + at + (first ^ piece % 8 * 16)) =
+        Pack(c[2 * i], c[2 * i + 1]);
   }
 }
 
