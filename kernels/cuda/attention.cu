@@ -107,11 +107,13 @@ __global__ void __launch_bounds__(kPlainThreads)
   }
 }
 
-// stats_HN = (unit · lse, δ = do · o). A row takes `lanes` lanes, 8 elements each at a time.
+// stats_HN = (unit · lse, δ = do · o), heads `stride` tokens apart, and two zeros in `taken`. A row
+// takes `lanes` lanes, 8 elements each at a time.
 template <class T>
 __global__ void __launch_bounds__(256)
     RowStats(int64_t tokens, int H, int64_t E, int lanes, bool eights, float unit, const T* do_NHE,
-             const T* o_NHE, const float* lse_NH, float2* stats_HN) {
+             const T* o_NHE, const float* lse_NH, float2* stats_HN, int64_t stride, int* taken) {
+  if (blockIdx.x == 0 && threadIdx.x < 2) taken[threadIdx.x] = 0;
   const int64_t ih = (int64_t{blockIdx.x} * 256 + threadIdx.x) / lanes;
   const bool there = ih < tokens * H;
   float delta = 0;
@@ -128,7 +130,7 @@ __global__ void __launch_bounds__(256)
   }
   for (int lane = lanes / 2; lane > 0; lane /= 2) delta += __shfl_xor_sync(~0u, delta, lane);
   if (there && threadIdx.x % lanes == 0) {
-    stats_HN[ih % H * tokens + ih / H] = {unit * lse_NH[ih], delta};
+    stats_HN[ih % H * stride + ih / H] = {unit * lse_NH[ih], delta};
   }
 }
 
@@ -181,8 +183,9 @@ void RunPlainBackward(const Stream& stream, const AttentionBackwardArgs& args,
   }
 }
 
-bool OnTensorCores(std::initializer_list<const Tensor*> inputs, const AttentionOptions& options) {
-  for (const Tensor* x : inputs) {
+bool OnTensorCores(std::initializer_list<const Tensor*> all, const AttentionOptions& options) {
+  for (const Tensor* x : all) {
+    if (!x->defined()) continue;
     if (x->dtype() != DType::kBF16 || !InEights(*x) || x->dim(2) > 256) return false;
   }
   return options.scale > 0;
@@ -195,27 +198,29 @@ bool OfWarpgroups(const Tensor& q, const Tensor& v) {
 template <class T>
 void RunBackward(const Stream& stream, const AttentionBackwardArgs& args) {
   const int64_t N = args.q_NHD.dim(0), H = args.q_NHD.dim(1), E = args.v_NGE.dim(2);
-  const bool fast =
-      OnTensorCores({&args.q_NHD, &args.k_NGD, &args.v_NGE, &args.do_NHE}, args.options);
+  const bool fast = OnTensorCores({&args.q_NHD, &args.k_NGD, &args.v_NGE, &args.do_NHE,
+                                   &args.dq_NHD, &args.dk_NGD, &args.dv_NGE},
+                                  args.options);
+  const bool of_warpgroups = fast && OfWarpgroups(args.q_NHD, args.v_NGE);
   const int lanes = E <= 64 ? 8 : E <= 128 ? 16 : 32;
-  float2* stats_HN = ScratchFor<float2>(stream, N * H);
+  const int64_t stride = of_warpgroups ? (N + 1) / 2 * 2 : N;
+  float2* stats_HN = ScratchFor<float2>(stream, stride * H + 1);
+  int* taken = reinterpret_cast<int*>(stats_HN + stride * H);
   RowStats<<<Blocks(N * H, 256 / lanes), 256, 0, Handle(stream)>>>(
       N, static_cast<int>(H), E, lanes, InEights(args.do_NHE) && InEights(args.o_NHE),
       fast ? kLog2E : 1.0f, Data<T>(args.do_NHE), Data<T>(args.o_NHE), Data<float>(args.lse_NH),
-      stats_HN);
+      stats_HN, stride, taken);
   CheckLaunch("attention backward");
   if (!fast) return RunPlainBackward<T>(stream, args, stats_HN);
-  if (OfWarpgroups(args.q_NHD, args.v_NGE)) {
-    return WarpgroupAttentionBackward(stream, args, stats_HN);
-  }
-  TensorCoreAttentionBackward(stream, args, stats_HN);
+  if (!of_warpgroups) return TensorCoreAttentionBackward(stream, args, stats_HN);
+  WarpgroupAttentionBackward(stream, args, stats_HN, stride, taken);
 }
 
 }  // namespace
 
 void AttentionForward(Stream& stream, const AttentionForwardArgs& args) {
   if (args.q_NHD.size() == 0) return;
-  if (OnTensorCores({&args.q_NHD, &args.k_NGD, &args.v_NGE}, args.options)) {
+  if (OnTensorCores({&args.q_NHD, &args.k_NGD, &args.v_NGE, &args.o_NHE}, args.options)) {
     if (OfWarpgroups(args.q_NHD, args.v_NGE)) return WarpgroupAttentionForward(stream, args);
     return TensorCoreAttentionForward(stream, args);
   }

@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     if (!Tile::kQueries && threadIdx.x < Tile::kStream) {
       const int64_t i = from + threadIdx.x;
       CopyAsync8(to + 2 * Tile::kStreamBytes + 8 * threadIdx.x,
-                 args.stats_HN + of_head * args.tokens + i, i < streamed.end);
+                 args.stats_HN + of_head * args.stats_stride + i, i < streamed.end);
     }
   };
   CopyRows<Tile, Tile::kRows>(a, args.a, head, rows.first, rows.end);
@@ -123,7 +123,8 @@ void Run(const Stream& stream, const Backward& backward, int64_t chunks) {
 
 void TensorCoreAttentionBackward(const Stream& stream, const AttentionBackwardArgs& args,
                                  const void* stats_HN) {
-  const Backward queries = OfQueries(args, stats_HN), keys = OfKeys(args, stats_HN);
+  const int64_t stride = args.q_NHD.dim(0);
+  const Backward queries = OfQueries(args, stats_HN, stride), keys = OfKeys(args, stats_HN, stride);
   const int64_t chunks = args.documents.chunk_capacity();
   DispatchWidth(std::max(queries.a.size, queries.b.size), [&]<int kWidth>() {
     using Keys = KeyTile<kWidth>;

@@ -19,8 +19,8 @@ struct Backward {
   AttentionProblem problem;
   HeadRows a, b, x, y;
   const float2* stats_HN;
-  int64_t tokens;
-  bf16 *da, *db;  // as a and b; null where not wanted
+  int64_t stats_stride;  // from head to head
+  bf16 *da, *db;         // as a and b; null where not wanted
   bool add_da, add_db;
 };
 
@@ -38,7 +38,7 @@ __device__ inline RowStats<Tile> StatsOfRows(const Backward& args, int head, int
     for (int half = 0; half < 2; ++half) {
       const int i = row + 16 * t + 8 * half;
       float2 stats = {0, 0};
-      if (Tile::kQueries && i < end) stats = args.stats_HN[head * args.tokens + i];
+      if (Tile::kQueries && i < end) stats = args.stats_HN[head * args.stats_stride + i];
       of.lse[t][half] = stats.x, of.delta[t][half] = stats.y;
     }
   }
@@ -49,13 +49,12 @@ __device__ inline RowStats<Tile> StatsOfRows(const Backward& args, int head, int
 template <class Tile>
 __device__ inline void Probabilities(Scores<Tile>& s, float scale, const RowStats<Tile>& rows,
                                      const float2* columns) {
-  const int column = threadIdx.x % 4 * 2;
 #pragma unroll
   for (int n = 0; n < Tile::kStream / 8; ++n) {
     float of_column[2];
     if constexpr (!Tile::kQueries) {
-      of_column[0] = columns[8 * n + column].x;
-      of_column[1] = columns[8 * n + column + 1].x;
+      const float4 two = reinterpret_cast<const float4*>(columns)[4 * n + threadIdx.x % 4];
+      of_column[0] = two.x, of_column[1] = two.z;
     }
 #pragma unroll
     for (int t = 0; t < Tile::kTiles; ++t) {
@@ -90,13 +89,12 @@ __device__ inline void Mask(Scores<Tile>& p, int back, int window) {
 template <class Tile>
 __device__ inline void ScoreGradients(Scores<Tile>& p, const Scores<Tile>& dp,
                                       const RowStats<Tile>& rows, const float2* columns) {
-  const int column = threadIdx.x % 4 * 2;
 #pragma unroll
   for (int n = 0; n < Tile::kStream / 8; ++n) {
     float of_column[2];
     if constexpr (!Tile::kQueries) {
-      of_column[0] = columns[8 * n + column].y;
-      of_column[1] = columns[8 * n + column + 1].y;
+      const float4 two = reinterpret_cast<const float4*>(columns)[4 * n + threadIdx.x % 4];
+      of_column[0] = two.y, of_column[1] = two.w;
     }
 #pragma unroll
     for (int t = 0; t < Tile::kTiles; ++t) {
@@ -144,21 +142,23 @@ __device__ inline void StoreGradients(const Backward& args, int head, int row, i
   }
 }
 
-inline Backward OfQueries(const AttentionBackwardArgs& args, const void* stats_HN) {
+inline Backward OfQueries(const AttentionBackwardArgs& args, const void* stats_HN,
+                          int64_t stats_stride) {
   return {.problem = ProblemOf(args.q_NHD, args.k_NGD, args.options, args.documents),
           .a = RowsOf(args.q_NHD),
           .b = RowsOf(args.do_NHE),
           .x = RowsOf(args.k_NGD),
           .y = RowsOf(args.v_NGE),
           .stats_HN = static_cast<const float2*>(stats_HN),
-          .tokens = args.q_NHD.dim(0),
+          .stats_stride = stats_stride,
           .da = DataOrNull<bf16>(args.dq_NHD),
           .db = nullptr,
           .add_da = args.accumulate_dq,
           .add_db = false};
 }
-inline Backward OfKeys(const AttentionBackwardArgs& args, const void* stats_HN) {
-  Backward keys = OfQueries(args, stats_HN);
+inline Backward OfKeys(const AttentionBackwardArgs& args, const void* stats_HN,
+                       int64_t stats_stride) {
+  Backward keys = OfQueries(args, stats_HN, stats_stride);
   std::swap(keys.a, keys.x), std::swap(keys.b, keys.y);
   keys.da = DataOrNull<bf16>(args.dk_NGD), keys.add_da = args.accumulate_dk;
   keys.db = DataOrNull<bf16>(args.dv_NGE), keys.add_db = args.accumulate_dv;

@@ -1,42 +1,68 @@
-// Tiles of attention for products of a warpgroup: two warpgroups take 64 rows each of a block's
-// 128; their other operands are panels in shared memory (warpgroup.cuh).
+// Tiles of attention for products of a warpgroup (warpgroup.cuh), and the block that computes with
+// them: two warpgroups take 64 rows each of a tile of 128, one warp of a third copies what they
+// read ahead of them (bulk_copy.cuh).
 #pragma once
 
+#include "kernels/cuda/attention_items.cuh"
 #include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/bulk_copy.cuh"
+#include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/warpgroup.cuh"
 
 namespace lt2::cuda {
 
+// kWarps that compute; of kThreads, that is not all.
 template <int width, int stream>
 struct PanelTile {
   static constexpr int kWidth = width, kTiles = 1, kWarps = 8, kStream = stream;
-  static constexpr int kThreads = 32 * kWarps, kRows = 128, kWarpRows = 16, kGroupRows = 64;
-  static constexpr int kRowBytes = 2 * kRows * kWidth, kStreamBytes = 2 * kStream * kWidth;
+  static constexpr int kThreads = 32 * kWarps + 128, kRows = kItemRows, kWarpRows = 16;
+  static constexpr int kGroupRows = 64;
+  static constexpr int kGroupBytes = 2 * kGroupRows * kWidth, kRowBytes = 2 * kGroupBytes;
+  static constexpr int kStreamBytes = 2 * kStream * kWidth;
   static_assert(kWidth % kPanelColumns == 0 && (kStream == 64 || kStream == 128));
 };
 inline constexpr int kPanelAlignment = 1024;
+// A block begins with 168 registers a thread; then the warpgroup that copies keeps few, and those
+// that compute have the others.
+template <class Copy, class Compute>
+__device__ inline void ShareWork(const Copy& copy, const Compute& compute) {
+  constexpr int kCopying = 24, kComputing = 240;
+  static_assert(kCopying + 2 * kComputing <= 3 * 168);
+  if (WarpgroupIndex() == 2) {
+    ShrinkRegisters<kCopying>();
+    if (threadIdx.x % 128 < 32) copy();
+  } else {
+    GrowRegisters<kComputing>();
+    compute();
+  }
+}
 
 __device__ inline uint32_t AlignedShared() {
   return (SharedAddress(DynamicShared()) + kPanelAlignment - 1) / kPanelAlignment * kPanelAlignment;
 }
-
-// As CopyRows, to panels.
-template <class Tile, int kRows>
-__device__ inline void CopyPanels(uint32_t to, const HeadRows& from, int head, int first, int end) {
-  constexpr int kPieces = Tile::kWidth / 8, kStep = Tile::kThreads / kPieces;
-  static_assert(kStep % 8 == 0 && kRows % kStep == 0);  // a thread's pieces are permuted alike
-  const int row = threadIdx.x / kPieces, piece = threadIdx.x % kPieces;
-  const bf16* source = from.data + (first + row) * from.stride + head * from.size + 8 * piece;
-  const int left = 8 * piece < from.size ? end - first - row : 0;
-  to += PanelOffset(kRows, row, piece);
-#pragma unroll
-  for (int n = 0; n < kRows; n += kStep) {
-    CopyAsync16(to + n * kPanelRowBytes, source, n < left);
-    source += kStep * from.stride;
-  }
+__device__ inline unsigned char* SharedPointer(uint32_t address) {
+  return DynamicShared() + (address - SharedAddress(DynamicShared()));
 }
 
-// Queues s = a bᵀ; a: the group's 64 rows of a tile of Tile::kRows; b: a streamed tile.
+// Starts copying rows [row, row + kRows) of a head to panels; map: PanelMap of kRows.
+template <int kWidth, int kRows>
+__device__ inline void CopyPanels(uint32_t to, const CUtensorMap& map, uint32_t barrier, int head,
+                                  int row) {
+#pragma unroll
+  for (int column = 0; column < kWidth; column += kPanelColumns) {
+    CopyBox(to + column * kRows * 2, map, barrier, column, head, row);
+  }
+}
+// Two tiles of kGroupRows, one of each warpgroup.
+template <class Tile>
+__device__ inline void CopyGroups(uint32_t to, const CUtensorMap& map, uint32_t barrier, int head,
+                                  int row) {
+  CopyPanels<Tile::kWidth, Tile::kGroupRows>(to, map, barrier, head, row);
+  CopyPanels<Tile::kWidth, Tile::kGroupRows>(to + Tile::kGroupBytes, map, barrier, head,
+                                             row + Tile::kGroupRows);
+}
+
+// Queues s = a bᵀ; a: the group's tile; b: a streamed tile.
 template <class Tile>
 __device__ inline void QueueScores(Scores<Tile>& s, uint32_t a, uint32_t b) {
   auto& flat = reinterpret_cast<float(&)[Tile::kStream / 2]>(s);
@@ -44,8 +70,33 @@ __device__ inline void QueueScores(Scores<Tile>& s, uint32_t a, uint32_t b) {
 #pragma unroll
   for (int k = 0; k < Tile::kWidth; k += 16) {
     const int panel = k / kPanelColumns, within = k % kPanelColumns * 2;
-    MultiplyShared(flat, of_a + (panel * Tile::kRows * kPanelRowBytes + within) / 16,
+    MultiplyShared(flat, of_a + (panel * Tile::kGroupRows * kPanelRowBytes + within) / 16,
                    of_b + (panel * Tile::kStream * kPanelRowBytes + within) / 16, k > 0);
+  }
+}
+
+// A group's tile as an a operand in registers.
+template <class Tile>
+struct HeldRows {
+  uint32_t of_step[Tile::kWidth / 16][4];
+};
+template <class Tile>
+__device__ inline void Hold(HeldRows<Tile>& rows, uint32_t a) {
+  const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * Tile::kWarpRows + lane % 16;
+#pragma unroll
+  for (int k = 0; k < Tile::kWidth / 16; ++k) {
+    LoadMatrices(rows.of_step[k], a + PanelOffset(Tile::kGroupRows, row, 2 * k + lane / 16));
+  }
+}
+template <class Tile>
+__device__ inline void QueueScores(Scores<Tile>& s, const HeldRows<Tile>& a, uint32_t b) {
+  auto& flat = reinterpret_cast<float(&)[Tile::kStream / 2]>(s);
+  const uint64_t of_b = Descriptor(b, 16);
+#pragma unroll
+  for (int k = 0; k < Tile::kWidth; k += 16) {
+    const int panel = k / kPanelColumns, within = k % kPanelColumns * 2;
+    MultiplyHeld(flat, a.of_step[k / 16],
+                 of_b + (panel * Tile::kStream * kPanelRowBytes + within) / 16, k > 0);
   }
 }
 

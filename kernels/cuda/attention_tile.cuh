@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "kernels/attention.h"
+#include "kernels/cuda/piece.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 
 namespace lt2::cuda {
@@ -195,26 +196,53 @@ __device__ inline void SetZero(RowSums<Tile>& sums) {
   }
 }
 
+// Four lanes hold each a row of a 4x4 matrix, and then a column of it.
+__device__ inline void TransposeFour(uint32_t (&x)[4]) {
+  const bool odd = threadIdx.x % 2 == 1, upper = threadIdx.x % 4 >= 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t other = __shfl_xor_sync(~0u, odd ? x[i] : x[i + 1], 1);
+    (odd ? x[i] : x[i + 1]) = other;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t other = __shfl_xor_sync(~0u, upper ? x[i] : x[i + 2], 2);
+    (upper ? x[i] : x[i + 2]) = other;
+  }
+}
+
 // Writes factor · sums of rows below `end` to row i of a head [tokens, heads, size], or
-// adds them; `row` is the lane's first.
+// adds them; `row` is the lane's first. 16 bytes of a row a lane.
 template <class Tile>
 __device__ inline void StoreRows(const RowSums<Tile>& sums, const OfRows<Tile>& factor, int row,
                                  int end, bf16* to, int64_t stride, int size, bool add) {
-  const int column = threadIdx.x % 4 * 2;
 #pragma unroll
   for (int t = 0; t < Tile::kTiles; ++t) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int i = row + 16 * t + 8 * half;
-      if (i >= end) continue;
-      bf16* to_i = to + i * stride + column;
 #pragma unroll
-      for (int n = 0; n < Tile::kWidth / 8; ++n) {
+      for (int n = 0; n < Tile::kWidth / 8; n += 4) {
         if (8 * n >= size) break;
-        float first = factor.value[t][half] * sums[t][n][2 * half];
-        float second = factor.value[t][half] * sums[t][n][2 * half + 1];
-        if (add) first += Get(to_i, 8 * n), second += Get(to_i, 8 * n + 1);
-        *reinterpret_cast<uint32_t*>(to_i + 8 * n) = Pack(first, second);
+        const int column = 8 * (n + threadIdx.x % 4);
+        const bool there = i < end && column < size;
+        auto* to_i = reinterpret_cast<uint4*>(to + i * stride + column);
+        uint32_t pairs[4] = {};
+        if (add) {
+          if (there) {
+            const uint4 before = *to_i;
+            pairs[0] = before.x, pairs[1] = before.y, pairs[2] = before.z, pairs[3] = before.w;
+          }
+          TransposeFour(pairs);
+        }
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const float* pair = sums[t][n + k] + 2 * half;
+          pairs[k] = Pack(fmaf(factor.value[t][half], pair[0], LowerHalf(pairs[k])),
+                          fmaf(factor.value[t][half], pair[1], UpperHalf(pairs[k])));
+        }
+        TransposeFour(pairs);
+        if (there) *to_i = {pairs[0], pairs[1], pairs[2], pairs[3]};
       }
     }
   }
