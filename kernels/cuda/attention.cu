@@ -4,6 +4,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/cuda/attention_plain.cuh"
+#include "kernels/cuda/attention_query_stats.cuh"
 #include "kernels/cuda/attention_tensor_core.h"
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/eight.cuh"
@@ -107,33 +108,6 @@ __global__ void __launch_bounds__(kPlainThreads)
   }
 }
 
-// stats_HN = (unit · lse, δ = do · o), heads `stride` tokens apart, and two zeros in `taken`. A row
-// takes `lanes` lanes, 8 elements each at a time.
-template <class T>
-__global__ void __launch_bounds__(256)
-    RowStats(int64_t tokens, int H, int64_t E, int lanes, bool eights, float unit, const T* do_NHE,
-             const T* o_NHE, const float* lse_NH, float2* stats_HN, int64_t stride, int* taken) {
-  if (blockIdx.x == 0 && threadIdx.x < 2) taken[threadIdx.x] = 0;
-  const int64_t ih = (int64_t{blockIdx.x} * 256 + threadIdx.x) / lanes;
-  const bool there = ih < tokens * H;
-  float delta = 0;
-  for (int64_t e = threadIdx.x % lanes * 8; there && e < E; e += 8 * lanes) {
-    if (eights) {
-      const Eight<T> a(do_NHE + ih * E + e), b(o_NHE + ih * E + e);
-#pragma unroll
-      for (int n = 0; n < 8; ++n) delta += a.value[n] * b.value[n];
-    } else {
-      for (int64_t c = e; c < min(e + 8, E); ++c) {
-        delta += Get(do_NHE, ih * E + c) * Get(o_NHE, ih * E + c);
-      }
-    }
-  }
-  for (int lane = lanes / 2; lane > 0; lane /= 2) delta += __shfl_xor_sync(~0u, delta, lane);
-  if (there && threadIdx.x % lanes == 0) {
-    stats_HN[ih % H * stride + ih / H] = {unit * lse_NH[ih], delta};
-  }
-}
-
 template <class T, class Args>
 Plain<T> PlainOf(const Args& args, const Tensor& dout) {
   const int64_t window = args.options.window;
@@ -197,23 +171,15 @@ bool OfWarpgroups(const Tensor& q, const Tensor& v) {
 
 template <class T>
 void RunBackward(const Stream& stream, const AttentionBackwardArgs& args) {
-  const int64_t N = args.q_NHD.dim(0), H = args.q_NHD.dim(1), E = args.v_NGE.dim(2);
   const bool fast = OnTensorCores({&args.q_NHD, &args.k_NGD, &args.v_NGE, &args.do_NHE,
                                    &args.dq_NHD, &args.dk_NGD, &args.dv_NGE},
                                   args.options);
-  const bool of_warpgroups = fast && OfWarpgroups(args.q_NHD, args.v_NGE);
-  const int lanes = E <= 64 ? 8 : E <= 128 ? 16 : 32;
-  const int64_t stride = of_warpgroups ? (N + 1) / 2 * 2 : N;
-  float2* stats_HN = ScratchFor<float2>(stream, stride * H + 1);
-  int* taken = reinterpret_cast<int*>(stats_HN + stride * H);
-  RowStats<<<Blocks(N * H, 256 / lanes), 256, 0, Handle(stream)>>>(
-      N, static_cast<int>(H), E, lanes, InEights(args.do_NHE) && InEights(args.o_NHE),
-      fast ? kLog2E : 1.0f, Data<T>(args.do_NHE), Data<T>(args.o_NHE), Data<float>(args.lse_NH),
-      stats_HN, stride, taken);
-  CheckLaunch("attention backward");
-  if (!fast) return RunPlainBackward<T>(stream, args, stats_HN);
-  if (!of_warpgroups) return TensorCoreAttentionBackward(stream, args, stats_HN);
-  WarpgroupAttentionBackward(stream, args, stats_HN, stride, taken);
+  if (fast && OfWarpgroups(args.q_NHD, args.v_NGE)) return WarpgroupAttentionBackward(stream, args);
+  const int64_t N = args.q_NHD.dim(0), H = args.q_NHD.dim(1);
+  float2* stats_HN = ScratchFor<float2>(stream, N * H);
+  RunQueryStats<T>(stream, args, fast ? kLog2E : 1.0f, stats_HN, N, {});
+  if (fast) return TensorCoreAttentionBackward(stream, args, stats_HN);
+  RunPlainBackward<T>(stream, args, stats_HN);
 }
 
 }  // namespace

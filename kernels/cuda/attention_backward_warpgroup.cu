@@ -3,8 +3,10 @@
 // the other's products; sums of one streamed tile are still being added to when the scores of the
 // next begin.
 #include "kernels/cuda/attention_gradients.cuh"
-#include "kernels/cuda/attention_panels.cuh"
+#include "kernels/cuda/attention_query_stats.cuh"
+#include "kernels/cuda/attention_score_tiles.cuh"
 #include "kernels/cuda/attention_tensor_core.h"
+#include "kernels/cuda/scratch.h"
 
 namespace lt2::cuda {
 namespace {
@@ -12,6 +14,7 @@ namespace {
 struct PanelBackward : Backward {
   CUtensorMap a_map, b_map, x_map, y_map;
   CUtensorMap stats_map;  // floats
+  ScoreTiles ds;          // for dq, from the gradients of keys
   Items items;
 };
 
@@ -75,7 +78,7 @@ __device__ inline void CopyAhead(const PanelBackward& args, uint32_t shared, Rin
               head);
     }
   };
-  ItemQueue queue(args.items);
+  ItemQueue<Tile::kRows> queue(args.items);
   while (true) {
     const Item item = queue.Next();  // readers are some tiles behind
     ring.rows.WaitEmpty();
@@ -197,6 +200,9 @@ __device__ inline void KeyGradients(const PanelBackward& args, uint32_t shared, 
   RowSums<Tile> dk, dv;
   Scores<Tile> p, dp;
   Packed<Tile> packed_p, packed_ds;
+  // What is seldom needed is read again: registers are scarce.
+  const volatile Item& again =
+      *reinterpret_cast<const Item*>(SharedPointer(shared + Tile::kItemAt));
   while (true) {
     ring.rows.WaitFull();
     const Item item = *reinterpret_cast<const Item*>(SharedPointer(shared + Tile::kItemAt));
@@ -205,9 +211,9 @@ __device__ inline void KeyGradients(const PanelBackward& args, uint32_t shared, 
     SetZero<Tile>(dk);
     SetZero<Tile>(dv);
     const StreamedTiles streamed = TilesOf<Tile>(problem, item);
-    int held = -1;
+    int held = -1, head = streamed.head;
     for (int at = 0, tile = 0; at < streamed.heads * streamed.tiles; ++at, ++tile) {
-      if (tile == streamed.tiles) tile = 0;
+      if (tile == streamed.tiles) tile = 0, ++head;
       const int here = streamed.first + tile * streamed.step, place = ring.stream.place;
       const Ages<Tile> ages(first, here);
       ring.stream.WaitFull();
@@ -240,6 +246,12 @@ __device__ inline void KeyGradients(const PanelBackward& args, uint32_t shared, 
       Settle(dp);
       ScoreGradients<Tile>(p, dp, unused, columns);
       Pack<Tile>(packed_ds, p);
+      if (args.ds.data != nullptr) {
+        const int begin = again.begin;
+        StoreScores<Tile>(
+            args.ds.At(head, again.tiles_before, (here - begin) / 64, (first - begin) / 64),
+            packed_ds);
+      }
       BeginProducts();
       QueueRows<Tile>(dk, packed_ds, x);
       CommitProducts();
@@ -267,49 +279,109 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     PublishBarriers();
   }
   __syncthreads();
-  ShareWork([&] { CopyAhead<Tile>(args, shared, ring); },
-            [&] {
-              if constexpr (Tile::kQueries) {
-                QueryGradient<Tile>(args, shared, ring);
-              } else {
-                KeyGradients<Tile>(args, shared, ring);
-              }
-            });
+  ShareWork<24, 240>([&] { CopyAhead<Tile>(args, shared, ring); },
+                     [&] {
+                       if constexpr (Tile::kQueries) {
+                         QueryGradient<Tile>(args, shared, ring);
+                       } else {
+                         KeyGradients<Tile>(args, shared, ring);
+                       }
+                     });
 }
 
+// For `heads` heads of the rows that stay, from `head_begin` on.
 template <class Tile>
 void Run(const Stream& stream, const Backward& backward, const AttentionBackwardArgs& args,
-         int* taken) {
-  if (backward.da == nullptr && backward.db == nullptr) return;
+         const ScoreTiles& ds, int head_begin, int heads, int* taken) {
   const bool queries = Tile::kQueries;
-  const AttentionProblem& problem = backward.problem;
   const auto rows = [](const Tensor& x) { return PanelMap(x, Tile::kGroupRows); };
   const auto tiles = [](const Tensor& x) { return PanelMap(x, Tile::kStream); };
-  const PanelBackward panels{
-      backward, rows(queries ? args.q_NHD : args.k_NGD), rows(queries ? args.do_NHE : args.v_NGE),
-      tiles(queries ? args.k_NGD : args.q_NHD), tiles(queries ? args.v_NGE : args.do_NHE),
-      FloatMap(backward.stats_HN, problem.heads, 2 * args.q_NHD.dim(0), 2 * backward.stats_stride,
-               2 * Tile::kStream),
-      // Those with the most to stream begin first: late queries, early keys.
-      ItemsOf(args.documents, queries ? problem.heads : problem.groups, queries, taken)};
+  // Those with the most to stream begin first: late queries, early keys.
+  Items items = ItemsOf(args.documents, heads, queries, taken);
+  items.head_begin = head_begin;
+  if (ds.data != nullptr) items.tiles_before = ds.tiles_before;
+  const PanelBackward panels{backward,
+                             rows(queries ? args.q_NHD : args.k_NGD),
+                             rows(queries ? args.do_NHE : args.v_NGE),
+                             tiles(queries ? args.k_NGD : args.q_NHD),
+                             tiles(queries ? args.v_NGE : args.do_NHE),
+                             FloatMap(backward.stats_HN, args.q_NHD.dim(1), 2 * args.q_NHD.dim(0),
+                                      2 * backward.stats_stride, 2 * Tile::kStream),
+                             ds,
+                             items};
   AllowShared(AttentionWarpgroupBackward<Tile>, Tile::kSharedBytes);
   AttentionWarpgroupBackward<Tile>
-      <<<BlocksOf(panels.items), Tile::kThreads, Tile::kSharedBytes, Handle(stream)>>>(panels);
+      <<<BlocksOf(items, Tile::kRows), Tile::kThreads, Tile::kSharedBytes, Handle(stream)>>>(
+          panels);
   CheckLaunch("attention backward");
+}
+
+// Tiles of ds of a head: at most as many as if nearly all tokens were one document.
+int64_t ScoreTilesOf(const Documents& documents) {
+  const int64_t blocks = (documents.tokens() + 63) / 64;
+  return blocks * (blocks + 1) / 2 + documents.capacity();
+}
+
+// Workspace of a backward pass, in passes over the groups of heads.
+struct Plan {
+  int64_t stats_stride, score_tiles;  // of a head
+  int groups_a_pass, passes;
+  bool keeps_scores;
+
+  explicit Plan(const AttentionBackwardArgs& args)
+      : stats_stride((args.q_NHD.dim(0) + 1) / 2 * 2), score_tiles(ScoreTilesOf(args.documents)) {
+    const int groups = static_cast<int>(args.k_NGD.dim(1));
+    const int64_t of_group = args.q_NHD.dim(1) / groups * score_tiles * ScoreTiles::kBytes;
+    keeps_scores = args.dq_NHD.defined() && (args.dk_NGD.defined() || args.dv_NGE.defined()) &&
+                   of_group <= kScoreTileMemory;
+    const int64_t most = keeps_scores ? kScoreTileMemory / of_group : groups;
+    passes = static_cast<int>((groups + most - 1) / most);
+    groups_a_pass = (groups + passes - 1) / passes;
+  }
+};
+
+template <int kWidth>
+void RunBackward(const Stream& stream, const AttentionBackwardArgs& args) {
+  using Shape = PanelTile<kWidth, 64>;
+  const Plan plan(args);
+  const int heads = static_cast<int>(args.q_NHD.dim(1)),
+            groups = static_cast<int>(args.k_NGD.dim(1));
+  const int share = heads / groups;
+  // ds, which 16 bytes divide, then stats, counters, and where the tiles of documents begin.
+  const int64_t score_bytes =
+      plan.keeps_scores ? ScoreTiles::kBytes * plan.score_tiles * plan.groups_a_pass * share : 0;
+  const int64_t stats = plan.stats_stride * heads, counters = 2 * plan.passes;
+  const int64_t integers = counters + args.documents.capacity();
+  auto* scores = ScratchFor<unsigned char>(
+      stream, score_bytes + stats * static_cast<int64_t>(sizeof(float2)) + 4 * integers);
+  auto* stats_HN = reinterpret_cast<float2*>(scores + score_bytes);
+  int *taken = reinterpret_cast<int*>(stats_HN + stats), *tiles_before = taken + counters;
+  RunQueryStats<bf16>(stream, args, kLog2E, stats_HN, plan.stats_stride,
+                      {.zeros = taken,
+                       .zero_count = static_cast<int>(counters),
+                       .tiles_before = plan.keeps_scores ? tiles_before : nullptr,
+                       .cu_seqlens = Data<int32_t>(args.documents.cu_seqlens()),
+                       .documents = static_cast<int>(args.documents.capacity())});
+  ScoreTiles ds{plan.keeps_scores ? scores : nullptr, tiles_before, plan.score_tiles, 0};
+  const Backward queries = OfQueries(args, stats_HN, plan.stats_stride);
+  const Backward keys = OfKeys(args, stats_HN, plan.stats_stride);
+  if (queries.da != nullptr && !plan.keeps_scores) {
+    Run<Gradients<Stay::kQueries, Shape>>(stream, queries, args, ds, 0, heads, taken++);
+  }
+  if (keys.da == nullptr && keys.db == nullptr) return;
+  for (int group = 0; group < groups; group += plan.groups_a_pass) {
+    const int many = std::min(plan.groups_a_pass, groups - group);
+    ds.head_begin = group * share;
+    Run<Gradients<Stay::kKeys, Shape>>(stream, keys, args, ds, group, many, taken++);
+    if (plan.keeps_scores) WarpgroupQuerySums(stream, args, ds, many * share, taken++);
+  }
 }
 
 }  // namespace
 
-void WarpgroupAttentionBackward(const Stream& stream, const AttentionBackwardArgs& args,
-                                const void* stats_HN, int64_t stride, int* taken) {
-  const Backward queries = OfQueries(args, stats_HN, stride), keys = OfKeys(args, stats_HN, stride);
-  const auto run = [&]<int kWidth>() {
-    using Shape = PanelTile<kWidth, 64>;
-    Run<Gradients<Stay::kQueries, Shape>>(stream, queries, args, taken);
-    Run<Gradients<Stay::kKeys, Shape>>(stream, keys, args, taken + 1);
-  };
-  if (std::max(queries.a.size, queries.b.size) <= 64) return run.operator()<64>();
-  run.operator()<128>();
+void WarpgroupAttentionBackward(const Stream& stream, const AttentionBackwardArgs& args) {
+  if (std::max(args.q_NHD.dim(2), args.v_NGE.dim(2)) <= 64) return RunBackward<64>(stream, args);
+  RunBackward<128>(stream, args);
 }
 
 }  // namespace lt2::cuda

@@ -59,7 +59,7 @@ __device__ inline void CopyAhead(const PanelForward& args, uint32_t shared, Ring
     }
     of.Next();
   };
-  ItemQueue queue(args.items);
+  ItemQueue<Tile::kRows> queue(args.items);
   while (true) {
     const Item item = queue.Next();  // readers are some tiles behind
     ring.queries.WaitEmpty();
@@ -175,8 +175,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     PublishBarriers();
   }
   __syncthreads();
-  ShareWork([&] { CopyAhead<Tile>(args, shared, ring); },
-            [&] { Compute<Tile>(args, shared, ring); });
+  ShareWork<40, 232>([&] { CopyAhead<Tile>(args, shared, ring); },
+                     [&] { Compute<Tile>(args, shared, ring); });
 }
 
 template <class Tile>
@@ -185,8 +185,8 @@ void Run(const Stream& stream, const AttentionForwardArgs& args, int* taken) {
       ForwardOf(args), PanelMap(args.q_NHD, Tile::kGroupRows), PanelMap(args.k_NGD, Tile::kStream),
       PanelMap(args.v_NGE, Tile::kStream), ItemsOf(args.documents, args.q_NHD.dim(1), true, taken)};
   AllowShared(AttentionWarpgroupForward<Tile>, Tile::kSharedBytes);
-  AttentionWarpgroupForward<Tile>
-      <<<BlocksOf(forward.items), Tile::kThreads, Tile::kSharedBytes, Handle(stream)>>>(forward);
+  AttentionWarpgroupForward<Tile><<<BlocksOf(forward.items, Tile::kRows), Tile::kThreads,
+                                    Tile::kSharedBytes, Handle(stream)>>>(forward);
   CheckLaunch("attention");
 }
 

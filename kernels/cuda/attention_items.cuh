@@ -1,4 +1,4 @@
-// Which rows of attention a block computes next, where blocks stay: tiles of 128 rows of a document
+// Which rows of attention a block computes next, where blocks stay: tiles of kRows of a document
 // and head are taken from a counter, so that no multiprocessor waits for another. What comes out
 // does not depend on who computes it.
 #pragma once
@@ -10,19 +10,20 @@
 
 namespace lt2::cuda {
 
-inline constexpr int kItemRows = 128;
-
 struct Items {
   const int32_t* cu_seqlens;
   int documents;  // that there is room for
   int tokens, heads;
+  int head_begin = 0;  // heads from this one on
   bool late_first;
-  int* taken;  // 0 when the kernel begins
+  const int* tiles_before = nullptr;  // of each document: goes into its items
+  int* taken;                         // 0 when the kernel begins
 };
 
-// Rows [first, first + kItemRows) of a document [begin, end), cut off at its end.
-struct Item {
+// Rows [first, first + kRows) of a document [begin, end), cut off at its end.
+struct alignas(16) Item {
   int begin, end, first, head;  // head < 0: there is nothing left
+  int tiles_before;
 };
 
 // How many of 0 … n - 1 are `first`, which is true of the first ones only. By a whole warp.
@@ -39,31 +40,35 @@ __device__ inline int CountFirst(int n, const First& first) {
   return low;
 }
 
-// One warp of the block asks. Document d has tiles cu_seqlens[d] / kItemRows + d on, as many as it
+// One warp of the block asks. Document d has tiles cu_seqlens[d] / kRows + d on, as many as it
 // can need; the last of them may be empty.
+template <int kRows>
 class ItemQueue {
  public:
   __device__ explicit ItemQueue(const Items& items) : items_(items), next_(blockIdx.x) {
     documents_ = CountFirst(items.documents, [&](int d) { return Begin(d) < items.tokens; });
-    count_ = (items.tokens / kItemRows + documents_) * items.heads;
+    count_ = (items.tokens / kRows + documents_) * items.heads;
   }
   __device__ Item Next() {
     while (true) {
       const int at = __shfl_sync(~0u, next_, 0);
-      if (at >= count_) return {0, 0, 0, -1};
+      if (at >= count_) return {0, 0, 0, -1, 0};
       // Asked for long before the answer is wanted.
       if (threadIdx.x % 32 == 0) next_ = gridDim.x + atomicAdd(items_.taken, 1);
       const int tile = (items_.late_first ? count_ - 1 - at : at) / items_.heads;
-      const int d =
-          CountFirst(documents_, [&](int i) { return Begin(i) / kItemRows + i <= tile; }) - 1;
+      const int d = CountFirst(documents_, [&](int i) { return Begin(i) / kRows + i <= tile; }) - 1;
       const int begin = Begin(d), end = Begin(d + 1);
-      const int first = begin + (tile - begin / kItemRows - d) * kItemRows;
-      if (first < end) return {begin, end, first, at % items_.heads};
+      const int first = begin + (tile - begin / kRows - d) * kRows;
+      if (first < end) return {begin, end, first, items_.head_begin + at % items_.heads, Before(d)};
     }
   }
 
  private:
   __device__ int Begin(int document) const { return items_.cu_seqlens[document]; }
+
+  __device__ int Before(int document) const {
+    return items_.tiles_before == nullptr ? 0 : items_.tiles_before[document];
+  }
 
   const Items& items_;
   int documents_, count_;
@@ -80,11 +85,11 @@ inline Items ItemsOf(const Documents& documents, int64_t heads, bool late_first,
 }
 
 // As many as stay at once, one a multiprocessor.
-inline unsigned BlocksOf(const Items& items) {
+inline unsigned BlocksOf(const Items& items, int rows) {
   int device = 0, processors = 0;
   LT2_CUDA_CHECK(cudaGetDevice(&device));
   LT2_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  const int64_t most = int64_t{items.tokens / kItemRows + items.documents} * items.heads;
+  const int64_t most = int64_t{items.tokens / rows + items.documents} * items.heads;
   return static_cast<unsigned>(std::min<int64_t>(processors, most));
 }
 

@@ -15,7 +15,7 @@ namespace lt2::cuda {
 template <int width, int stream>
 struct PanelTile {
   static constexpr int kWidth = width, kTiles = 1, kWarps = 8, kStream = stream;
-  static constexpr int kThreads = 32 * kWarps + 128, kRows = kItemRows, kWarpRows = 16;
+  static constexpr int kThreads = 32 * kWarps + 128, kRows = 128, kWarpRows = 16;
   static constexpr int kGroupRows = 64;
   static constexpr int kGroupBytes = 2 * kGroupRows * kWidth, kRowBytes = 2 * kGroupBytes;
   static constexpr int kStreamBytes = 2 * kStream * kWidth;
@@ -24,9 +24,8 @@ struct PanelTile {
 inline constexpr int kPanelAlignment = 1024;
 // A block begins with 168 registers a thread; then the warpgroup that copies keeps few, and those
 // that compute have the others.
-template <class Copy, class Compute>
+template <int kCopying, int kComputing, class Copy, class Compute>
 __device__ inline void ShareWork(const Copy& copy, const Compute& compute) {
-  constexpr int kCopying = 24, kComputing = 240;
   static_assert(kCopying + 2 * kComputing <= 3 * 168);
   if (WarpgroupIndex() == 2) {
     ShrinkRegisters<kCopying>();

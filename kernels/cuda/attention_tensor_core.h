@@ -13,8 +13,6 @@ void TensorCoreAttentionBackward(const Stream& stream, const AttentionBackwardAr
 // The same with products of a warpgroup (kernels/cuda/warpgroup.cuh), for narrower heads.
 inline constexpr int64_t kWarpgroupWidth = 128;
 void WarpgroupAttentionForward(const Stream& stream, const AttentionForwardArgs& args);
-// stats_HN: as above, heads `stride` tokens apart, an even number; taken: two zeros on the GPU.
-void WarpgroupAttentionBackward(const Stream& stream, const AttentionBackwardArgs& args,
-                                const void* stats_HN, int64_t stride, int* taken);
+void WarpgroupAttentionBackward(const Stream& stream, const AttentionBackwardArgs& args);
 
 }  // namespace lt2::cuda

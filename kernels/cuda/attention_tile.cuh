@@ -212,15 +212,17 @@ __device__ inline void TransposeFour(uint32_t (&x)[4]) {
 }
 
 // Writes factor · sums of rows below `end` to row i of a head [tokens, heads, size], or
-// adds them; `row` is the lane's first. 16 bytes of a row a lane.
+// adds them; `row` is the lane's first, the second of a tile `second` after it. 16 bytes of a row a
+// lane.
 template <class Tile>
 __device__ inline void StoreRows(const RowSums<Tile>& sums, const OfRows<Tile>& factor, int row,
-                                 int end, bf16* to, int64_t stride, int size, bool add) {
+                                 int end, bf16* to, int64_t stride, int size, bool add,
+                                 int second = 8) {
 #pragma unroll
   for (int t = 0; t < Tile::kTiles; ++t) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int i = row + 16 * t + 8 * half;
+      const int i = row + 16 * t + second * half;
 #pragma unroll
       for (int n = 0; n < Tile::kWidth / 8; n += 4) {
         if (8 * n >= size) break;
