@@ -28,35 +28,54 @@ Var Tape::Input(Tensor value, bool needs_grad) {
   return {.value = std::move(value), .id = needs_grad ? next_id_++ : -1};
 }
 
-std::vector<Var> Tape::Record(std::span<const Var> in, std::vector<Tensor> out, Node node) {
-  bool needed = !node.params.empty();
-  for (const Var& var : in) needed |= var.needs_grad();
-  if (needed && recording_) return RecordEntry(in, std::move(out), std::move(node));
-  std::vector<Var> vars;
-  for (Tensor& tensor : out) vars.push_back({.value = std::move(tensor)});
-  return vars;
+Var Tape::Made(Tensor value, Rebuildable::Make make) const {
+  Var var{.value = std::move(value)};
+  if (recording_ && rebuild_) {
+    var.source = std::make_shared<Rebuildable>(std::move(make), var.value);
+  }
+  return var;
 }
 
-std::vector<Var> Tape::RecordEntry(std::span<const Var> in, std::vector<Tensor> out, Node node) {
+Var Tape::Make(Rebuildable::Make make) const {
+  Tensor value = make();
+  return Made(std::move(value), std::move(make));
+}
+
+std::vector<Var> Tape::Record(std::span<const Var> in, std::vector<Var> out, Node node) {
+  bool needed = !node.params.empty();
+  for (const Var& var : in) needed |= var.needs_grad();
+  return needed && recording_ ? RecordEntry(in, std::move(out), std::move(node)) : out;
+}
+
+std::vector<Var> Tape::RecordEntry(std::span<const Var> in, std::vector<Var> out, Node node) {
   Entry entry;
   entry.node = std::move(node);
   for (const Var& var : in) {
     entry.in.push_back(var.id);
     entry.in_like.push_back({var.value.shape(), var.value.dtype(), var.value.device()});
   }
-  std::vector<Var> vars;
-  for (Tensor& tensor : out) {
-    entry.out.push_back(next_id_);
-    entry.out_shape.push_back(tensor.shape());
-    vars.push_back({.value = std::move(tensor), .id = next_id_++});
+  for (Var& var : out) {
+    var.id = next_id_++;
+    entry.out.push_back(var.id);
+    entry.out_shape.push_back(var.shape());
   }
   entries_.push_back(std::move(entry));
-  return vars;
+  return out;
+}
+
+std::vector<Var> Tape::Record(std::span<const Var> in, std::vector<Tensor> out, Node node) {
+  std::vector<Var> vars;
+  for (Tensor& tensor : out) vars.push_back({.value = std::move(tensor)});
+  return Record(in, std::move(vars), std::move(node));
+}
+
+Var Tape::Record(std::initializer_list<Var> in, Var out, Node node) {
+  return Record(std::span<const Var>(in.begin(), in.size()), std::vector<Var>{std::move(out)},
+                std::move(node))[0];
 }
 
 Var Tape::Record(std::initializer_list<Var> in, Tensor out, Node node) {
-  return Record(std::span<const Var>(in.begin(), in.size()), std::vector<Tensor>{std::move(out)},
-                std::move(node))[0];
+  return Record(in, Var{.value = std::move(out)}, std::move(node));
 }
 
 std::vector<Tensor> Tape::Backward(std::vector<Seed> seeds, std::span<const Var> wrt) {
@@ -157,16 +176,28 @@ std::vector<Var> Tape::Recompute(std::span<const Var> in,
     kept_next_ = silent.kept_next_;
   }
 
+  struct Leaf {
+    Saved value;
+    bool needs_grad;
+  };
+  std::vector<Leaf> inputs;
+  for (const Var& var : in) inputs.push_back({Save(var), var.needs_grad()});
+  std::vector<Var> out;
+  for (Tensor& tensor : outputs) out.push_back({.value = std::move(tensor)});
+
   Node node{.name = "recompute"};
-  node.input_grad = [this, inputs = std::vector<Var>(in.begin(), in.end()), kept, first_kept,
+  node.input_grad = [this, inputs = std::move(inputs), kept, first_kept, rebuild = rebuild_,
                      fn = std::move(fn)](std::span<const Tensor> dy, std::span<GradSlot> dx) {
     Tape replay(stream_);
+    replay.rebuild_ = rebuild;
     replay.kept_ = kept;
     replay.replaying_ = true;
     replay.kept_next_ = first_kept;
     replay.defer_weights_ = defer_weights_;
     std::vector<Var> leaves;
-    for (const Var& var : inputs) leaves.push_back(replay.Input(var.value, var.needs_grad()));
+    for (const Leaf& leaf : inputs) {
+      leaves.push_back(replay.Input(leaf.value.get(), leaf.needs_grad));
+    }
     const std::vector<Var> out = fn(replay, leaves);
     std::vector<Seed> seeds;
     for (size_t i = 0; i < out.size(); ++i) {
@@ -182,7 +213,7 @@ std::vector<Var> Tape::Recompute(std::span<const Var> in,
     }
     for (auto& job : replay.deferred_) deferred_.push_back(std::move(job));
   };
-  return RecordEntry(in, std::move(outputs), std::move(node));
+  return RecordEntry(in, std::move(out), std::move(node));
 }
 
 }  // namespace lt2

@@ -9,6 +9,10 @@
 //   Var y = Linear(tape, RmsNorm(tape, x, norm, eps), proj);
 //   Tensor dx = tape.Backward({{y, dy}}, {x})[0];
 //
+// What a node needs of the forward it captures as tape.Save(var). An operator whose output follows
+// cheaply from what is saved anyway computes it through tape.Make; with set_rebuild such values are
+// not kept for backward but made again there.
+//
 // Parameters are not on the tape: a node lists those it feeds, and each is told of every use.
 #pragma once
 
@@ -19,6 +23,7 @@
 #include <vector>
 
 #include "core/param.h"
+#include "core/saved.h"
 #include "core/tensor.h"
 
 namespace lt2 {
@@ -26,14 +31,15 @@ namespace lt2 {
 // A tensor with a place on a tape.
 struct Var {
   Tensor value;
-  int id = -1;  // < 0: no gradient is needed
+  int id = -1;                                    // < 0: no gradient is needed
+  std::shared_ptr<Rebuildable> source = nullptr;  // where backward can make the value again
   bool needs_grad() const { return id >= 0; }
   const Shape& shape() const { return value.shape(); }
 };
 
 // The same value and the same place in the record under another shape.
 inline Var Reshape(const Var& var, const Shape& shape) {
-  return {.value = var.value.Reshape(shape), .id = var.id};
+  return {.value = var.value.Reshape(shape), .id = var.id, .source = var.source};
 }
 
 // What a gradient must look like.
@@ -94,6 +100,18 @@ class Tape {
   // Puts a node on the record if any input or parameter needs a gradient and recording is on.
   std::vector<Var> Record(std::span<const Var> in, std::vector<Tensor> out, Node node);
   Var Record(std::initializer_list<Var> in, Tensor out, Node node);
+  // The same for outputs that Make made.
+  std::vector<Var> Record(std::span<const Var> in, std::vector<Var> out, Node node);
+  Var Record(std::initializer_list<Var> in, Var out, Node node);
+
+  // What a node captures to read `var` in backward.
+  static Saved Save(const Var& var) {
+    return var.source ? Saved(var.source, var.shape()) : Saved(var.value);
+  }
+  // A value from what `make` captured by Save, through the same kernel each time it is called.
+  Var Make(Rebuildable::Make make) const;
+  // `value`, which `make` would make again: for what a kernel wrote beside another output.
+  Var Made(Tensor value, Rebuildable::Make make) const;
 
   // Runs fn now without keeping what it saves, and again inside Backward. Nests.
   std::vector<Var> Recompute(std::span<const Var> in,
@@ -116,6 +134,9 @@ class Tape {
   // True if anyone will read what an operator saves for its backward: when recording, and in the
   // silent pass of Recompute, whose Kept values the replay hands out again.
   bool saves() const { return recording_ || kept_ != nullptr; }
+  // True: what Make made is made again in backward instead of kept. The same bits either way.
+  void set_rebuild(bool on) { rebuild_ = on; }
+  bool rebuild() const { return rebuild_; }
   // Weight gradients wait in a list, first in first out, so that the sums have the same bits.
   void set_defer_weights(bool on) { defer_weights_ = on; }
   std::vector<std::function<void()>> TakeDeferred() { return std::exchange(deferred_, {}); }
@@ -129,13 +150,13 @@ class Tape {
   };
   using KeptList = std::vector<std::vector<Tensor>>;
 
-  std::vector<Var> RecordEntry(std::span<const Var> in, std::vector<Tensor> out, Node node);
+  std::vector<Var> RecordEntry(std::span<const Var> in, std::vector<Var> out, Node node);
   void RunNode(Entry& entry, std::vector<Tensor>& grads, const std::vector<bool>& wanted_at_end);
 
   Stream& stream_;
   std::vector<Entry> entries_;
   int next_id_ = 0;
-  bool recording_ = true, defer_weights_ = false, done_ = false;
+  bool recording_ = true, rebuild_ = false, defer_weights_ = false, done_ = false;
   std::vector<std::function<void()>> deferred_;
 
   // Inside Recompute: the outermost segment's kept values. The first pass appends to the list; a
@@ -143,6 +164,20 @@ class Tape {
   std::shared_ptr<KeptList> kept_;
   bool replaying_ = false;
   size_t kept_next_ = 0;
+};
+
+// Rebuilding is on where `on` says so, until the end of the scope.
+class RebuildScope {
+ public:
+  RebuildScope(Tape& tape, bool on) : tape_(tape), before_(tape.rebuild()) {
+    tape.set_rebuild(before_ || on);
+  }
+  ~RebuildScope() { tape_.set_rebuild(before_); }
+  RebuildScope(const RebuildScope&) = delete;
+
+ private:
+  Tape& tape_;
+  const bool before_;
 };
 
 }  // namespace lt2

@@ -69,11 +69,30 @@ class Tensor {
   std::vector<double> ToDoubles() const;  // any float or integer dtype; waits for a GPU
 
  private:
+  friend class WeakTensor;
   std::shared_ptr<Storage> storage_;
   int64_t offset_ = 0;  // in bytes
   Shape shape_;
   DType dtype_ = DType::kF32;
   Device device_;
+};
+
+// A tensor for as long as others hold its bytes.
+class WeakTensor {
+ public:
+  explicit WeakTensor(const Tensor& tensor) : storage_(tensor.storage_), view_(tensor) {
+    view_.storage_.reset();
+  }
+  // Undefined once the last of them has let go.
+  Tensor Lock() const {
+    Tensor tensor = view_;
+    tensor.storage_ = storage_.lock();
+    return tensor;
+  }
+
+ private:
+  std::weak_ptr<Storage> storage_;
+  Tensor view_;
 };
 
 }  // namespace lt2

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/allocator.h"
 #include "core/philox.h"
 
 namespace lt2 {
@@ -47,7 +48,8 @@ class TapeTest : public testing::Test {
       const double *d = dy[0].data<double>(), *v = w.value.data<double>();
       Emit(dx[0], [&](int64_t i) { return d[i] * v[i]; });
     };
-    node.weight_grad = [&w, x = x.value](std::span<const Tensor> dy) {
+    node.weight_grad = [&w, saved = tape.Save(x)](std::span<const Tensor> dy) {
+      const Tensor x = saved.get();
       for (int64_t i = 0; i < kSize; ++i) {
         w.main_grad.data<double>()[i] += dy[0].data<double>()[i] * x.data<double>()[i];
       }
@@ -56,13 +58,18 @@ class TapeTest : public testing::Test {
   }
 
   Var Square(Tape& tape, const Var& x) {
-    Tensor y = Tensor::Empty({kSize}, DType::kF64, stream_.device);
-    for (int64_t i = 0; i < kSize; ++i) {
-      y.data<double>()[i] = x.value.data<double>()[i] * x.value.data<double>()[i];
-    }
+    const Var y = tape.Make([this, x = tape.Save(x)] {
+      const Tensor from = x.get(), to = Tensor::Empty({kSize}, DType::kF64, stream_.device);
+      for (int64_t i = 0; i < kSize; ++i) {
+        to.data<double>()[i] = from.data<double>()[i] * from.data<double>()[i];
+      }
+      ++squares_;
+      return to;
+    });
     Node node{.name = "square"};
-    node.input_grad = [x = x.value](std::span<const Tensor> dy, std::span<GradSlot> dx) {
-      const double *d = dy[0].data<double>(), *v = x.data<double>();
+    node.input_grad = [x = tape.Save(x)](std::span<const Tensor> dy, std::span<GradSlot> dx) {
+      const Tensor value = x.get();
+      const double *d = dy[0].data<double>(), *v = value.data<double>();
       Emit(dx[0], [&](int64_t i) { return 2 * d[i] * v[i]; });
     };
     return tape.Record({x}, y, std::move(node));
@@ -103,6 +110,7 @@ class TapeTest : public testing::Test {
   std::vector<double> Gradients(std::vector<std::unique_ptr<Param>>& params, int loops, How how) {
     for (auto& param : params) param->ExpectUses(loops);
     Tape tape(stream_);
+    tape.set_rebuild(rebuild_);
     tape.set_defer_weights(how == How::kDeferred);
     const Var x = tape.Input(Random(99), true);
     Var h = x;
@@ -137,7 +145,8 @@ class TapeTest : public testing::Test {
     return params;
   }
 
-  int products_ = 0, kept_made_ = 0;
+  int products_ = 0, squares_ = 0, kept_made_ = 0;
+  bool rebuild_ = false;  // of the tape in Gradients
 };
 
 TEST_F(TapeTest, SameVarTwiceOnOneNodeGetsBothGradients) {
@@ -200,6 +209,84 @@ TEST_F(TapeTest, RecomputeAndDeferralGiveTheSameBits) {
   EXPECT_EQ(Gradients(params, 4, How::kBlock), plain);
   EXPECT_EQ(Gradients(params, 4, How::kNested), plain);
   EXPECT_EQ(Gradients(params, 4, How::kDeferred), plain);
+}
+
+TEST_F(TapeTest, RebuiltValuesHaveTheSameBits) {
+  auto params = ThreeParams();
+  const std::vector<double> plain = Gradients(params, 4, How::kPlain);
+  rebuild_ = true;
+  for (How how : {How::kPlain, How::kBlock, How::kNested, How::kDeferred}) {
+    EXPECT_EQ(Gradients(params, 4, how), plain);
+  }
+}
+
+// Two products read one square of a square: each square is made once more, when it is first asked
+// for, though the inner one is nobody's input in backward but the outer one's.
+TEST_F(TapeTest, RebuiltOnceForAllReaders) {
+  for (bool deferred : {false, true}) {
+    auto w0 = MakeParam("w0", 0), w1 = MakeParam("w1", 1);
+    Tape tape(stream_);
+    tape.set_rebuild(true);
+    tape.set_defer_weights(deferred);
+    for (Param* param : {w0.get(), w1.get()}) param->ExpectUses(1);
+    Var y;
+    {
+      const Var x = tape.Input(Random(1));  // no gradient: squares are not on the record
+      const Var square = Square(tape, Square(tape, x));
+      squares_ = 0;
+      y = Sum(tape, Times(tape, square, *w0), Times(tape, square, *w1));
+      EXPECT_EQ(squares_, 0) << "forward has the value at hand";
+    }
+    const Tensor dy = Random(2);
+    tape.Backward({{y, dy}});
+    for (auto& job : tape.TakeDeferred()) job();
+    EXPECT_EQ(squares_, 2);
+    for (Param* param : {w0.get(), w1.get()}) {
+      for (int64_t i = 0; i < kSize; ++i) {
+        const double x = Random(1).ToDoubles()[i];
+        EXPECT_EQ(param->main_grad.ToDoubles()[i], dy.ToDoubles()[i] * ((x * x) * (x * x)));
+      }
+    }
+  }
+}
+
+// A node that reads x and a copy of a copy of it: what is held between forward and backward, while
+// the node runs, and after it.
+TEST_F(TapeTest, RebuildableValuesDieWithTheForward) {
+  for (bool rebuild : {false, true}) {
+    const MetaMeter meter;
+    Stream stream{.device = {Backend::kMeta}};
+    const Shape shape = {1 << 20};
+    const int64_t bytes = 8 * shape.size();
+    const auto empty = [&] { return Tensor::Empty(shape, DType::kF64, stream.device); };
+    Param w({.name = "w", .shape = {1}}, DType::kF64, stream.device);
+    w.BindGradient(w.value);
+    w.ExpectUses(1);
+    const Tensor seed = Tensor::Empty({1}, DType::kF64, stream.device);
+    const int64_t before = meter.memory().live;
+    const auto held = [&] { return (meter.memory().live - before) / bytes; };
+    Tape tape(stream);
+    tape.set_rebuild(rebuild);
+    Var loss;
+    {
+      const auto copy = [&](const Var& x) {
+        return tape.Make([empty, x = tape.Save(x)] { return x.get(), empty(); });
+      };
+      const Var x = tape.Input(empty());
+      const Var y = copy(copy(x));
+      Node node{.name = "reader", .params = {&w}};
+      node.input_grad = [&held, x = tape.Save(x), y = tape.Save(y)](std::span<const Tensor>,
+                                                                    std::span<GradSlot>) {
+        const Tensor again = y.get();
+        EXPECT_EQ(held(), 2) << "what stands between them is not held";
+      };
+      loss = tape.Record({x, y}, seed, std::move(node));
+      EXPECT_EQ(held(), 2);
+    }
+    EXPECT_EQ(held(), rebuild ? 1 : 2);
+    tape.Backward({{loss, seed}});
+    EXPECT_EQ(held(), 0);
+  }
 }
 
 TEST_F(TapeTest, KeptValuesAreMadeOnce) {
