@@ -16,15 +16,19 @@ Var Activate(Tape& tape, const char* name, Var x, Activation kind, double factor
   Stream& stream = tape.stream();
   const DType dtype = x.value.dtype();
   const bool decay = kind == Activation::kLogSigmoid;
-  Tensor y = Tensor::Empty(x.shape(), decay ? AccumulatorOf(dtype) : dtype, tape.device());
-  ActivateForward(stream, {.x = x.value, .y = y, .kind = kind, .factor = factor});
+  const DType of_y = decay ? AccumulatorOf(dtype) : dtype;
+  const Var y = tape.Make([&stream, x = tape.Save(x), of_y, kind, factor] {
+    const Tensor from = x.get(), to = Tensor::Empty(from.shape(), of_y, from.device());
+    ActivateForward(stream, {.x = from, .y = to, .kind = kind, .factor = factor});
+    return to;
+  });
   return tape.Record({x}, y,
                      {.name = name,
-                      .input_grad = [&stream, x = x.value, kind, factor](std::span<const Tensor> dy,
-                                                                         std::span<GradSlot> dx) {
+                      .input_grad = [&stream, x = tape.Save(x), kind, factor](
+                                        std::span<const Tensor> dy, std::span<GradSlot> dx) {
                         const bool accumulate = dx[0].accumulate();
                         ActivateBackward(stream, {.dy = dy[0],
-                                                  .x = x,
+                                                  .x = x.get(),
                                                   .dx = dx[0].to(),
                                                   .kind = kind,
                                                   .factor = factor,

@@ -74,16 +74,17 @@ Var Attention(Tape& tape, Var q_NHD, Var k_NGD, Var v_NGE, const AttentionOption
     return std::vector<Tensor>{o, lse};
   });
   if (lse_NH) *lse_NH = kept[1];
-  auto backward = [&stream = tape.stream(), q, k, v, o = kept[0], lse = kept[1], options,
+  auto backward = [&stream = tape.stream(), q = tape.Save(q_NHD), k = tape.Save(k_NGD),
+                   v = tape.Save(v_NGE), o = kept[0], lse = kept[1], options,
                    documents](std::span<const Tensor> dy, std::span<GradSlot> dx) {
     if (!dy[0].defined()) return;
     // Asked before to() makes the gradients defined.
     const bool add_dq = dx[0].accumulate(), add_dk = dx[1].accumulate();
     const bool add_dv = dx[2].accumulate();
     AttentionBackward(stream, {.do_NHE = dy[0],
-                               .q_NHD = q,
-                               .k_NGD = k,
-                               .v_NGE = v,
+                               .q_NHD = q.get(),
+                               .k_NGD = k.get(),
+                               .v_NGE = v.get(),
                                .o_NHE = o,
                                .lse_NH = lse,
                                .dq_NHD = dx[0].to(),

@@ -16,11 +16,11 @@ Var BetaGate(Tape& tape, Var b, double scale) {
   BetaGateForward(stream, {.b = b.value, .beta = beta, .scale = scale});
   return tape.Record({b}, beta,
                      {.name = "beta_gate",
-                      .input_grad = [&stream, b = b.value, scale](std::span<const Tensor> dbeta,
-                                                                  std::span<GradSlot> dx) {
+                      .input_grad = [&stream, b = tape.Save(b), scale](
+                                        std::span<const Tensor> dbeta, std::span<GradSlot> dx) {
                         const bool accumulate = dx[0].accumulate();
                         BetaGateBackward(stream, {.dbeta = dbeta[0],
-                                                  .b = b,
+                                                  .b = b.get(),
                                                   .db = dx[0].to(),
                                                   .scale = scale,
                                                   .accumulate_db = accumulate});

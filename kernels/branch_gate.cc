@@ -16,22 +16,30 @@ Cost CostOf(const BranchGateBackwardArgs& args) {
 
 Var BranchGate(Tape& tape, const std::array<Var, kBranches>& branches_NHE, Var gates_NH3) {
   const Tensor& gates = gates_NH3.value;
-  std::array<Tensor, kBranches> branches;
+  std::array<Saved, kBranches> saved;
   std::vector<Var> in;
   for (int b = 0; b < kBranches; ++b) {
-    branches[b] = branches_NHE[b].value;
-    CHECK_EQ(branches[b].shape(), branches[0].shape());
+    saved[b] = tape.Save(branches_NHE[b]);
+    CHECK_EQ(branches_NHE[b].shape(), branches_NHE[0].shape());
     in.push_back(branches_NHE[b]);
   }
   in.push_back(gates_NH3);
-  CHECK_EQ(gates.shape(), (Shape{branches[0].dim(0), branches[0].dim(1), kBranches}));
-  const Tensor o = Tensor::Empty(branches[0].shape(), gates.dtype(), tape.device());
-  BranchGateForward(tape.stream(), {.branches_NHE = branches, .gates_NH3 = gates, .o_NHE = o});
-  auto backward = [&stream = tape.stream(), branches, gates](std::span<const Tensor> dy,
-                                                             std::span<GradSlot> dx) {
-    BranchGateBackwardArgs args{.do_NHE = dy[0], .branches_NHE = branches, .gates_NH3 = gates};
+  CHECK_EQ(gates.shape(),
+           (Shape{branches_NHE[0].value.dim(0), branches_NHE[0].value.dim(1), kBranches}));
+  const Var o = tape.Make([&stream = tape.stream(), saved, gates = tape.Save(gates_NH3)] {
+    BranchGateForwardArgs args{.branches_NHE = {}, .gates_NH3 = gates.get(), .o_NHE = {}};
+    for (int b = 0; b < kBranches; ++b) args.branches_NHE[b] = saved[b].get();
+    const Tensor& like = args.branches_NHE[0];
+    args.o_NHE = Tensor::Empty(like.shape(), args.gates_NH3.dtype(), like.device());
+    BranchGateForward(stream, args);
+    return args.o_NHE;
+  });
+  auto backward = [&stream = tape.stream(), saved, gates = tape.Save(gates_NH3)](
+                      std::span<const Tensor> dy, std::span<GradSlot> dx) {
+    BranchGateBackwardArgs args{.do_NHE = dy[0], .branches_NHE = {}, .gates_NH3 = gates.get()};
     // Slot by slot: one value may be several branches.
     for (int b = 0; b < kBranches; ++b) {
+      args.branches_NHE[b] = saved[b].get();
       args.accumulate_dbranches[b] = dx[b].accumulate();
       args.dbranches_NHE[b] = dx[b].to();
     }
@@ -39,7 +47,8 @@ Var BranchGate(Tape& tape, const std::array<Var, kBranches>& branches_NHE, Var g
     args.dgates_NH3 = dx[kBranches].to();
     BranchGateBackward(stream, args);
   };
-  return tape.Record(in, {o}, {.name = "branch_gate", .input_grad = std::move(backward)})[0];
+  return tape.Record(in, std::vector<Var>{o},
+                     {.name = "branch_gate", .input_grad = std::move(backward)})[0];
 }
 
 }  // namespace lt2

@@ -87,7 +87,8 @@ Var CompressedAttention(Tape& tape, Var q_NHD, Var k_CGD, Var v_CGE,
                                                .documents = documents});
     return std::vector<Tensor>{o, lse};
   });
-  auto backward = [&stream = tape.stream(), q, k, v, o = kept[0], lse = kept[1], options,
+  auto backward = [&stream = tape.stream(), q = tape.Save(q_NHD), k = tape.Save(k_CGD),
+                   v = tape.Save(v_CGE), o = kept[0], lse = kept[1], options,
                    documents](std::span<const Tensor> dy, std::span<GradSlot> dx) {
     // Slot by slot: asked before to() makes it defined, and k and v may be one value.
     const bool add_dq = dx[0].accumulate();
@@ -96,9 +97,9 @@ Var CompressedAttention(Tape& tape, Var q_NHD, Var k_CGD, Var v_CGE,
     const Tensor dk = dx[1].to();
     const bool add_dv = dx[2].accumulate();
     CompressedAttentionBackward(stream, {.do_NHE = dy[0],
-                                         .q_NHD = q,
-                                         .k_CGD = k,
-                                         .v_CGE = v,
+                                         .q_NHD = q.get(),
+                                         .k_CGD = k.get(),
+                                         .v_CGE = v.get(),
                                          .o_NHE = o,
                                          .lse_NH = lse,
                                          .dq_NHD = dq,

@@ -16,11 +16,14 @@ namespace {
 Var GatedProduct(Tape& tape, const char* name, Var x, Var gate, GateKind kind) {
   CHECK_EQ(x.shape().size(), gate.shape().size()) << x.shape() << " and " << gate.shape();
   Stream& stream = tape.stream();
-  Tensor y = Tensor::Empty(x.shape(), x.value.dtype(), tape.device());
-  GatedProductForward(stream, {.x = x.value, .gate = gate.value, .y = y, .kind = kind});
+  const Var y = tape.Make([&stream, x = tape.Save(x), gate = tape.Save(gate), kind] {
+    const Tensor from = x.get(), to = Tensor::Empty(from.shape(), from.dtype(), from.device());
+    GatedProductForward(stream, {.x = from, .gate = gate.get(), .y = to, .kind = kind});
+    return to;
+  });
   return tape.Record({x, gate}, y,
                      {.name = name,
-                      .input_grad = [&stream, x = x.value, gate = gate.value, kind](
+                      .input_grad = [&stream, x = tape.Save(x), gate = tape.Save(gate), kind](
                                         std::span<const Tensor> dy, std::span<GradSlot> dx) {
                         // In this order: x and gate may be one value, and the second slot then
                         // adds.
@@ -28,8 +31,8 @@ Var GatedProduct(Tape& tape, const char* name, Var x, Var gate, GateKind kind) {
                         const Tensor to_dx = dx[0].to();
                         const bool accumulate_dgate = dx[1].accumulate();
                         GatedProductBackward(stream, {.dy = dy[0],
-                                                      .x = x,
-                                                      .gate = gate,
+                                                      .x = x.get(),
+                                                      .gate = gate.get(),
                                                       .dx = to_dx,
                                                       .dgate = dx[1].to(),
                                                       .kind = kind,

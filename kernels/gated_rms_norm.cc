@@ -16,27 +16,30 @@ Var GatedRmsNorm(Tape& tape, Var x, Var gate, Param& w, double eps, GateKind kin
   CHECK_EQ(x.shape().back() % w.value.size(), 0) << w.spec.name << " and " << x.shape();
   Stream& stream = tape.stream();
   const DType dtype = x.value.dtype();
-  Tensor y = Tensor::Empty(x.shape(), dtype, tape.device());
   Tensor rstd =
       Tensor::Empty({x.shape().size() / w.value.size()}, AccumulatorOf(dtype), tape.device());
-  GatedRmsNormForward(stream, {.x = x.value,
-                               .gate = gate.value,
-                               .w = w.value,
-                               .y = y,
-                               .rstd = rstd,
-                               .eps = eps,
-                               .kind = kind});
+  const Var y = tape.Make([&stream, &w, x = tape.Save(x), gate = tape.Save(gate), rstd, eps, kind] {
+    const Tensor from = x.get(), to = Tensor::Empty(from.shape(), from.dtype(), from.device());
+    GatedRmsNormForward(stream, {.x = from,
+                                 .gate = gate.get(),
+                                 .w = w.value,
+                                 .y = to,
+                                 .rstd = rstd,
+                                 .eps = eps,
+                                 .kind = kind});
+    return to;
+  });
   return tape.Record({x, gate}, y,
                      {.name = "gated_rms_norm",
                       .params = {&w},
-                      .input_grad = [&stream, &w, x = x.value, gate = gate.value, rstd, kind](
-                                        std::span<const Tensor> dy, std::span<GradSlot> dx) {
+                      .input_grad = [&stream, &w, x = tape.Save(x), gate = tape.Save(gate), rstd,
+                                     kind](std::span<const Tensor> dy, std::span<GradSlot> dx) {
                         const bool accumulate_dx = dx[0].accumulate();
                         const Tensor to_dx = dx[0].to();
                         const bool accumulate_dgate = dx[1].accumulate();
                         GatedRmsNormBackward(stream, {.dy = dy[0],
-                                                      .x = x,
-                                                      .gate = gate,
+                                                      .x = x.get(),
+                                                      .gate = gate.get(),
                                                       .w = w.value,
                                                       .rstd = rstd,
                                                       .dx = to_dx,

@@ -36,22 +36,23 @@ namespace {
 
 // What forward leaves for backward, and its results.
 struct Visit {
-  Tensor x, targets_N, loss_N, lse_N, sums;
+  Saved x;
+  Tensor targets_N, loss_N, lse_N, sums;
   Tensor probabilities;  // undefined if logits are computed again
   Shape logits_shape;
   int64_t chunk_rows = 0;
 };
 
-Visit RunForward(Tape& tape, const Tensor& x, const Param& w_VD, const Tensor& targets_N,
+Visit RunForward(Tape& tape, const Var& x_ND, const Param& w_VD, const Tensor& targets_N,
                  const HeadLossOptions& options) {
-  const Tensor& w = w_VD.value;
+  const Tensor &x = x_ND.value, &w = w_VD.value;
   CHECK_EQ(x.shape().rank(), 2);
   CHECK_EQ(x.dim(1), w.dim(1));
   CHECK_EQ(targets_N.size(), x.dim(0));
   const int64_t N = x.dim(0), V = w.dim(0);
   const int64_t chunk_rows = ChunkRows(x.dtype(), N, V, options.chunk_rows);
   const bool keep = tape.recording() && N * V <= options.keep_at_most;
-  Visit visit{.x = x,
+  Visit visit{.x = tape.Save(x_ND),
               .targets_N = targets_N,
               .loss_N = Tensor::Empty({N}, AccumulatorOf(x.dtype()), tape.device()),
               .lse_N = Tensor::Empty({N}, AccumulatorOf(x.dtype()), tape.device()),
@@ -76,12 +77,12 @@ Visit RunForward(Tape& tape, const Tensor& x, const Param& w_VD, const Tensor& t
 void RunBackward(Stream& stream, const Visit& visit, const Param& w_VD, HeadLossBackwardArgs args,
                  GradSlot& dx) {
   const bool kept = visit.probabilities.defined();
-  args.x_ND = visit.x;
+  args.x_ND = visit.x.get();
   args.w_VD = w_VD.value;
   args.targets_N = visit.targets_N;
   args.lse_N = visit.lse_N;
   args.logits = kept ? visit.probabilities
-                     : Tensor::Empty(visit.logits_shape, visit.x.dtype(), stream.device);
+                     : Tensor::Empty(visit.logits_shape, args.x_ND.dtype(), stream.device);
   args.logits_are_probabilities = kept;
   args.accumulate_dx = dx.accumulate();
   args.dx_ND = dx.to();
@@ -94,7 +95,7 @@ void RunBackward(Stream& stream, const Visit& visit, const Param& w_VD, HeadLoss
 
 Var HeadLoss(Tape& tape, Var x_ND, Param& w_VD, const Tensor& targets_N,
              const HeadLossOptions& options) {
-  Visit visit = RunForward(tape, x_ND.value, w_VD, targets_N, options);
+  Visit visit = RunForward(tape, x_ND, w_VD, targets_N, options);
   visit.loss_N = {};
   const Tensor sums = std::exchange(visit.sums, {});
   auto backward = [&stream = tape.stream(), visit, &w_VD](std::span<const Tensor> dy,
@@ -107,7 +108,7 @@ Var HeadLoss(Tape& tape, Var x_ND, Param& w_VD, const Tensor& targets_N,
 
 TokenLosses HeadLossPerToken(Tape& tape, Var x_ND, Param& w_VD, const Tensor& targets_N,
                              const HeadLossOptions& options) {
-  const Visit visit = RunForward(tape, x_ND.value, w_VD, targets_N, options);
+  const Visit visit = RunForward(tape, x_ND, w_VD, targets_N, options);
   auto backward = [&stream = tape.stream(), visit, &w_VD](std::span<const Tensor> dy,
                                                           std::span<GradSlot> dx) {
     RunBackward(stream, visit, w_VD, {.dloss_N = dy[0], .dlse_N = dy[1]}, dx[0]);

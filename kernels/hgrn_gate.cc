@@ -26,13 +26,13 @@ HgrnGates HgrnGate(Tape& tape, Var f_ND, Var bound_D) {
   const Tensor k = Tensor::Empty(f_ND.shape(), f_ND.value.dtype(), tape.device());
   HgrnGateForward(stream, {.f_ND = f_ND.value, .bound_D = bound_D.value, .g_ND = g, .k_ND = k});
   Node node{.name = "hgrn_gate"};
-  node.input_grad = [&stream, f = f_ND.value, bound = bound_D.value](std::span<const Tensor> dy,
-                                                                     std::span<GradSlot> dx) {
+  node.input_grad = [&stream, f = tape.Save(f_ND), bound = tape.Save(bound_D)](
+                        std::span<const Tensor> dy, std::span<GradSlot> dx) {
     const bool accumulate_df = dx[0].accumulate(), accumulate_dbound = dx[1].accumulate();
     HgrnGateBackward(stream, {.dg_ND = dy[0],
                               .dk_ND = dy[1],
-                              .f_ND = f,
-                              .bound_D = bound,
+                              .f_ND = f.get(),
+                              .bound_D = bound.get(),
                               .df_ND = dx[0].to(),
                               .dbound_D = dx[1].to(),
                               .accumulate_df = accumulate_df,

@@ -63,8 +63,9 @@ Var IndexerLoss(Tape& tape, Var a_NJC, Var b_NC, Var w_NJ, const IndexerTarget& 
                                      .weight = weight,
                                      .kl_N = Tensor::Empty({a.dim(0)}, DType::kF64, tape.device()),
                                      .loss = loss});
-  auto backward = [&stream = tape.stream(), a, b, w, target, weight](std::span<const Tensor> dy,
-                                                                     std::span<GradSlot> dx) {
+  auto backward = [&stream = tape.stream(), a = tape.Save(a_NJC), b = tape.Save(b_NC),
+                   w = tape.Save(w_NJ), target,
+                   weight](std::span<const Tensor> dy, std::span<GradSlot> dx) {
     const Tensor& keys = target.keys_NS;
     // Asked before to() makes the gradients defined.
     const bool add_da = dx[0].accumulate(), add_db = dx[1].accumulate();
@@ -72,9 +73,9 @@ Var IndexerLoss(Tape& tape, Var a_NJC, Var b_NC, Var w_NJ, const IndexerTarget& 
     IndexerLossBackward(
         stream,
         {.dloss = dy[0],
-         .a_NJC = a,
-         .b_NC = b,
-         .w_NJ = w,
+         .a_NJC = a.get(),
+         .b_NC = b.get(),
+         .w_NJ = w.get(),
          .target = target,
          .weight = weight,
          .da_NJC = dx[0].to(),
@@ -83,7 +84,7 @@ Var IndexerLoss(Tape& tape, Var a_NJC, Var b_NC, Var w_NJ, const IndexerTarget& 
          .accumulate_da = add_da,
          .accumulate_db = add_db,
          .accumulate_dw = add_dw,
-         .dscore_NS = Tensor::Empty(keys.shape(), AccumulatorOf(a.dtype()), keys.device()),
+         .dscore_NS = Tensor::Empty(keys.shape(), AccumulatorOf(a.get().dtype()), keys.device()),
          .readers = Tensor::Empty({keys.dim(0) + 1 + keys.size()}, DType::kI32, keys.device())});
   };
   return tape.Record({a_NJC, b_NC, w_NJ}, loss,

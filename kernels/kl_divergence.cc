@@ -30,11 +30,11 @@ Var KlDivergence(Tape& tape, Var student_NV, const Tensor& teacher_NV, double te
                                .lse_N2 = lse,
                                .kl_N = Tensor::Empty({N}, statistic, tape.device()),
                                .loss = loss});
-  auto backward = [&stream, student, teacher_NV, lse, temperature, weight](
+  auto backward = [&stream, student = tape.Save(student_NV), teacher_NV, lse, temperature, weight](
                       std::span<const Tensor> dy, std::span<GradSlot> dx) {
     const bool accumulate = dx[0].accumulate();
     KlDivergenceBackward(stream, {.dloss = dy[0],
-                                  .student_NV = student,
+                                  .student_NV = student.get(),
                                   .teacher_NV = teacher_NV,
                                   .lse_N2 = lse,
                                   .temperature = temperature,

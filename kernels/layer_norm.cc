@@ -17,19 +17,22 @@ Var LayerNorm(Tape& tape, Var x_NC, Param& w_C, int64_t group, double eps) {
   Stream& stream = tape.stream();
   const DType dtype = x_NC.value.dtype();
   const Shape groups = {x_NC.shape().rows(), w_C.value.size() / group};
-  Tensor y = Tensor::Empty(x_NC.shape(), dtype, tape.device());
   Tensor mean = Tensor::Empty(groups, AccumulatorOf(dtype), tape.device());
   Tensor rstd = Tensor::Empty(groups, AccumulatorOf(dtype), tape.device());
-  LayerNormForward(
-      stream, {.x = x_NC.value, .w = w_C.value, .y = y, .mean = mean, .rstd = rstd, .eps = eps});
+  const Var y = tape.Make([&stream, &w_C, x = tape.Save(x_NC), mean, rstd, eps] {
+    const Tensor from = x.get(), to = Tensor::Empty(from.shape(), from.dtype(), from.device());
+    LayerNormForward(stream,
+                     {.x = from, .w = w_C.value, .y = to, .mean = mean, .rstd = rstd, .eps = eps});
+    return to;
+  });
   return tape.Record({x_NC}, y,
                      {.name = "layer_norm",
                       .params = {&w_C},
-                      .input_grad = [&stream, &w_C, x = x_NC.value, mean, rstd](
+                      .input_grad = [&stream, &w_C, x = tape.Save(x_NC), mean, rstd](
                                         std::span<const Tensor> dy, std::span<GradSlot> dx) {
                         const bool accumulate = dx[0].accumulate();
                         LayerNormBackward(stream, {.dy = dy[0],
-                                                   .x = x,
+                                                   .x = x.get(),
                                                    .w = w_C.value,
                                                    .mean = mean,
                                                    .rstd = rstd,

@@ -4,13 +4,18 @@
 
 namespace lt2 {
 
-Var Linear(Tape& tape, Var x, Param& w) {
+Var Linear(Tape& tape, Var x, Param& w, bool rebuild) {
   CHECK_EQ(w.value.shape().rank(), 2) << w.spec.name;
   Stream& stream = tape.stream();
-  Shape shape = x.shape();
-  shape[shape.rank() - 1] = w.value.dim(0);
-  Tensor y = Tensor::Empty(shape, x.value.dtype(), tape.device());
-  Gemm(stream, {.a = x.value, .b = w.value, .c = y, .transpose_b = true});
+  const auto project = [&stream, &w, x = tape.Save(x)] {
+    const Tensor from = x.get();
+    Shape shape = from.shape();
+    shape[shape.rank() - 1] = w.value.dim(0);
+    const Tensor to = Tensor::Empty(shape, from.dtype(), from.device());
+    Gemm(stream, {.a = from, .b = w.value, .c = to, .transpose_b = true});
+    return to;
+  };
+  const Var y = rebuild ? tape.Make(project) : Var{.value = project()};
   return tape.Record(
       {x}, y,
       {.name = "linear",
@@ -22,9 +27,12 @@ Var Linear(Tape& tape, Var x, Param& w) {
              Gemm(stream, {.a = dy[0], .b = w.value, .c = dx[0].to(), .accumulate = accumulate});
            },
        .weight_grad =
-           [&stream, &w, x = x.value](std::span<const Tensor> dy) {
-             Gemm(stream,
-                  {.a = dy[0], .b = x, .c = w.main_grad, .transpose_a = true, .accumulate = true});
+           [&stream, &w, x = tape.Save(x)](std::span<const Tensor> dy) {
+             Gemm(stream, {.a = dy[0],
+                           .b = x.get(),
+                           .c = w.main_grad,
+                           .transpose_a = true,
+                           .accumulate = true});
            }});
 }
 

@@ -5,7 +5,8 @@
 
 namespace lt2 {
 
-// x [..., I], w [O, I] -> y [..., O]. The weight gradient can be deferred.
-Var Linear(Tape& tape, Var x, Param& w);
+// x [..., I], w [O, I] -> y [..., O]. The weight gradient can be deferred. `rebuild`: a tape that
+// rebuilds computes y again in backward, too.
+Var Linear(Tape& tape, Var x, Param& w, bool rebuild = false);
 
 }  // namespace lt2

@@ -23,12 +23,12 @@ Var LoopResidual(Tape& tape, Var x, Var previous, Param& rho, int loop) {
   return tape.Record({x, previous}, y,
                      {.name = "loop_residual",
                       .params = {&rho},
-                      .input_grad = [&stream, &rho, rho_D, previous = previous.value, loop](
+                      .input_grad = [&stream, &rho, rho_D, previous = tape.Save(previous), loop](
                                         std::span<const Tensor> dy, std::span<GradSlot> dx) {
                         PassGradient(stream, dx[0], dy[0]);
                         const bool accumulate = dx[1].accumulate();
                         LoopResidualBackward(stream, {.dy = dy[0],
-                                                      .previous = previous,
+                                                      .previous = previous.get(),
                                                       .rho = rho_D,
                                                       .dprevious = dx[1].to(),
                                                       .drho = rho.main_grad.Rows(loop, loop + 1),

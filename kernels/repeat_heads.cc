@@ -16,9 +16,13 @@ Var RepeatHeads(Tape& tape, Var x, int64_t heads) {
   if (heads == x.shape()[1]) return x;
   CHECK_EQ(heads % x.shape()[1], 0);
   Stream& stream = tape.stream();
-  const Shape shape = {x.shape()[0], heads, x.shape()[2]};
-  Tensor y = Tensor::Empty(shape, x.value.dtype(), tape.device());
-  RepeatHeadsForward(stream, {.x = x.value, .y = y});
+  const Var y = tape.Make([&stream, x = tape.Save(x), heads] {
+    const Tensor from = x.get();
+    const Shape shape = {from.dim(0), heads, from.dim(2)};
+    const Tensor to = Tensor::Empty(shape, from.dtype(), from.device());
+    RepeatHeadsForward(stream, {.x = from, .y = to});
+    return to;
+  });
   return tape.Record({x}, y,
                      {.name = "repeat_heads",
                       .input_grad = [&stream](std::span<const Tensor> dy, std::span<GradSlot> dx) {

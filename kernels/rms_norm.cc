@@ -17,18 +17,21 @@ Var RmsNorm(Tape& tape, Var x, Param& w, double eps, int64_t group) {
   CHECK_EQ(x.shape().back(), width) << w.spec.name;
   CHECK_EQ(width % group, 0) << w.spec.name << " in groups of " << group;
   Stream& stream = tape.stream();
-  Tensor y = Tensor::Empty(x.shape(), x.value.dtype(), tape.device());
   Tensor rstd = Tensor::Empty({x.shape().rows(), width / group}, AccumulatorOf(x.value.dtype()),
                               tape.device());
-  RmsNormForward(stream, {.x = x.value, .w = w.value, .y = y, .rstd = rstd, .eps = eps});
+  const Var y = tape.Make([&stream, &w, x = tape.Save(x), rstd, eps] {
+    const Tensor from = x.get(), to = Tensor::Empty(from.shape(), from.dtype(), from.device());
+    RmsNormForward(stream, {.x = from, .w = w.value, .y = to, .rstd = rstd, .eps = eps});
+    return to;
+  });
   return tape.Record({x}, y,
                      {.name = "rms_norm",
                       .params = {&w},
-                      .input_grad = [&stream, &w, x = x.value, rstd](std::span<const Tensor> dy,
-                                                                     std::span<GradSlot> dx) {
+                      .input_grad = [&stream, &w, x = tape.Save(x), rstd](
+                                        std::span<const Tensor> dy, std::span<GradSlot> dx) {
                         const bool accumulate = dx[0].accumulate();
                         RmsNormBackward(stream, {.dy = dy[0],
-                                                 .x = x,
+                                                 .x = x.get(),
                                                  .w = w.value,
                                                  .rstd = rstd,
                                                  .dx = dx[0].to(),

@@ -11,8 +11,13 @@ Var Rope(Tape& tape, Var x, const Tensor& positions, const RopeOptions& options)
   CHECK_EQ(x.shape()[0], positions.size());
   CHECK_EQ(x.shape()[2] % 2, 0) << "odd head dimension " << x.shape();
   Stream& stream = tape.stream();
-  Tensor y = Tensor::Empty(x.shape(), x.value.dtype(), tape.device());
-  Rope(stream, {.x = x.value, .positions = positions, .y = y, .options = options});
+  const auto rotate = [&stream, x = tape.Save(x), positions, options] {
+    const Tensor from = x.get(), to = Tensor::Empty(from.shape(), from.dtype(), from.device());
+    Rope(stream, {.x = from, .positions = positions, .y = to, .options = options});
+    return to;
+  };
+  // Its own backward does not read x, so only an x that is made again is cheaper than y.
+  const Var y = x.source ? tape.Make(rotate) : Var{.value = rotate()};
   return tape.Record({x}, y,
                      {.name = "rope",
                       .input_grad = [&stream, positions, options](std::span<const Tensor> dy,

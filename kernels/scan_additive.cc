@@ -78,16 +78,19 @@ ScanOutputs ScanAdditive(Tape& tape, const ScanAdditiveInputs& in, double scale,
   if (want_final_state) out.push_back(kept[1]);
 
   Node node{.name = "scan_additive"};
-  node.input_grad = [&stream = tape.stream(), in, scale, documents, states = kept[2]](
-                        std::span<const Tensor> dy, std::span<GradSlot> dx) {
+  node.input_grad = [&stream = tape.stream(), q = tape.Save(in.q_NHK), k = tape.Save(in.k_NHK),
+                     v = tape.Save(in.v_NGV), g = tape.Save(in.g_NG),
+                     g_channels = tape.Save(in.g_NGK), log_gamma = in.log_gamma_G,
+                     initial = tape.Save(in.initial_state_DGKV), scale, documents,
+                     states = kept[2]](std::span<const Tensor> dy, std::span<GradSlot> dx) {
     ScanAdditiveBackward(
-        stream, {.q_NHK = in.q_NHK.value,
-                 .k_NHK = in.k_NHK.value,
-                 .v_NGV = in.v_NGV.value,
-                 .g_NG = in.g_NG.value,
-                 .g_NGK = in.g_NGK.value,
-                 .log_gamma_G = in.log_gamma_G,
-                 .initial_DGKV = in.initial_state_DGKV.value,
+        stream, {.q_NHK = q.get(),
+                 .k_NHK = k.get(),
+                 .v_NGV = v.get(),
+                 .g_NG = g.get(),
+                 .g_NGK = g_channels.get(),
+                 .log_gamma_G = log_gamma,
+                 .initial_DGKV = initial.get(),
                  .documents = documents,
                  .scale = scale,
                  .states_CGKV = states,

@@ -82,15 +82,18 @@ ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
   if (want_final_state) out.push_back(kept[1]);
 
   Node node{.name = "scan_delta"};
-  node.input_grad = [&stream = tape.stream(), in, scale, documents, states = kept[2], u = kept[3]](
-                        std::span<const Tensor> dy, std::span<GradSlot> dx) {
-    ScanDeltaBackward(stream, {.q_NHK = in.q_NHK.value,
-                               .k_NHK = in.k_NHK.value,
-                               .v_NGV = in.v_NGV.value,
-                               .g_NG = in.g_NG.value,
-                               .g_NGK = in.g_NGK.value,
-                               .beta_NG = in.beta_NG.value,
-                               .initial_DGKV = in.initial_state_DGKV.value,
+  node.input_grad = [&stream = tape.stream(), q = tape.Save(in.q_NHK), k = tape.Save(in.k_NHK),
+                     v = tape.Save(in.v_NGV), g = tape.Save(in.g_NG),
+                     g_channels = tape.Save(in.g_NGK), beta = tape.Save(in.beta_NG),
+                     initial = tape.Save(in.initial_state_DGKV), scale, documents, states = kept[2],
+                     u = kept[3]](std::span<const Tensor> dy, std::span<GradSlot> dx) {
+    ScanDeltaBackward(stream, {.q_NHK = q.get(),
+                               .k_NHK = k.get(),
+                               .v_NGV = v.get(),
+                               .g_NG = g.get(),
+                               .g_NGK = g_channels.get(),
+                               .beta_NG = beta.get(),
+                               .initial_DGKV = initial.get(),
                                .documents = documents,
                                .scale = scale,
                                .states_CGKV = states,

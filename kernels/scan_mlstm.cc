@@ -82,19 +82,21 @@ ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
   if (want_final_state) out.push_back(kept[1]);
 
   Node node{.name = "scan_mlstm"};
-  node.input_grad = [&stream = tape.stream(), in, scale, documents, o = kept[0], den = kept[3],
-                     states = kept[4],
+  node.input_grad = [&stream = tape.stream(), q = tape.Save(in.q_NHK), k = tape.Save(in.k_NHK),
+                     v = tape.Save(in.v_NHV), i = tape.Save(in.i_NH), f = tape.Save(in.f_NH),
+                     initial = tape.Save(in.initial_state_DHKW), initial_max = in.initial_max_DH,
+                     scale, documents, o = kept[0], den = kept[3], states = kept[4],
                      maxes = kept[5]](std::span<const Tensor> dy, std::span<GradSlot> dx) {
     const Tensor dstates = states.on_host()
                                ? Tensor()
                                : Tensor::Empty(states.shape(), states.dtype(), states.device());
-    ScanMlstmBackward(stream, {.q_NHK = in.q_NHK.value,
-                               .k_NHK = in.k_NHK.value,
-                               .v_NHV = in.v_NHV.value,
-                               .i_NH = in.i_NH.value,
-                               .f_NH = in.f_NH.value,
-                               .initial_DHKW = in.initial_state_DHKW.value,
-                               .initial_max_DH = in.initial_max_DH,
+    ScanMlstmBackward(stream, {.q_NHK = q.get(),
+                               .k_NHK = k.get(),
+                               .v_NHV = v.get(),
+                               .i_NH = i.get(),
+                               .f_NH = f.get(),
+                               .initial_DHKW = initial.get(),
+                               .initial_max_DH = initial_max,
                                .documents = documents,
                                .scale = scale,
                                .o_NHV = o,

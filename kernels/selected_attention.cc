@@ -97,8 +97,9 @@ Var SelectedAttention(Tape& tape, Var q_NHD, Var k_NGD, Var v_NGE, const Tensor&
     return std::vector<Tensor>{o, lse};
   });
   if (lse_NH) *lse_NH = kept[1];
-  auto backward = [&stream = tape.stream(), q, k, v, blocks_NGS, o = kept[0], lse = kept[1],
-                   options, documents](std::span<const Tensor> dy, std::span<GradSlot> dx) {
+  auto backward = [&stream = tape.stream(), q = tape.Save(q_NHD), k = tape.Save(k_NGD),
+                   v = tape.Save(v_NGE), blocks_NGS, o = kept[0], lse = kept[1], options,
+                   documents](std::span<const Tensor> dy, std::span<GradSlot> dx) {
     if (!dy[0].defined()) return;
     // Slot by slot: asked before to() makes it defined, and k and v may be one value.
     const bool add_dq = dx[0].accumulate();
@@ -107,9 +108,9 @@ Var SelectedAttention(Tape& tape, Var q_NHD, Var k_NGD, Var v_NGE, const Tensor&
     const Tensor dk = dx[1].to();
     const bool add_dv = dx[2].accumulate();
     SelectedAttentionBackward(stream, {.do_NHE = dy[0],
-                                       .q_NHD = q,
-                                       .k_NGD = k,
-                                       .v_NGE = v,
+                                       .q_NHD = q.get(),
+                                       .k_NGD = k.get(),
+                                       .v_NGE = v.get(),
                                        .o_NHE = o,
                                        .lse_NH = lse,
                                        .blocks_NGS = blocks_NGS,

@@ -40,20 +40,24 @@ Var ShortConv(Tape& tape, const Var& x_NC, Param& w_CW, Param* bias_C, bool silu
   if (tail_DPC.defined()) {
     CHECK_EQ(tail_DPC.shape(), (Shape{documents.capacity(), w_CW.value.dim(1) - 1, x.dim(1)}));
   }
-  Tensor y = Tensor::Empty(x.shape(), x.dtype(), tape.device());
-  ShortConvForward(tape.stream(), {.x_NC = x,
-                                   .w_CW = w_CW.value,
-                                   .bias_C = ValueOf(bias_C),
-                                   .tail_DPC = tail_DPC,
-                                   .silu = silu,
-                                   .documents = documents,
-                                   .y_NC = y});
+  const Var y = tape.Make(
+      [&stream = tape.stream(), x = tape.Save(x_NC), &w_CW, bias_C, silu, documents, tail_DPC] {
+        const Tensor from = x.get(), to = Tensor::Empty(from.shape(), from.dtype(), from.device());
+        ShortConvForward(stream, {.x_NC = from,
+                                  .w_CW = w_CW.value,
+                                  .bias_C = ValueOf(bias_C),
+                                  .tail_DPC = tail_DPC,
+                                  .silu = silu,
+                                  .documents = documents,
+                                  .y_NC = to});
+        return to;
+      });
   Node node{.name = "short_conv", .params = {&w_CW}};
   if (bias_C != nullptr) node.params.push_back(bias_C);
-  node.input_grad = [&stream = tape.stream(), x, &w_CW, bias_C, silu, documents, tail_DPC](
-                        std::span<const Tensor> dy, std::span<GradSlot> dx) {
+  node.input_grad = [&stream = tape.stream(), x = tape.Save(x_NC), &w_CW, bias_C, silu, documents,
+                     tail_DPC](std::span<const Tensor> dy, std::span<GradSlot> dx) {
     const bool accumulate = dx[0].accumulate();
-    ShortConvBackward(stream, {.x_NC = x,
+    ShortConvBackward(stream, {.x_NC = x.get(),
                                .w_CW = w_CW.value,
                                .bias_C = ValueOf(bias_C),
                                .tail_DPC = tail_DPC,
@@ -65,7 +69,7 @@ Var ShortConv(Tape& tape, const Var& x_NC, Param& w_CW, Param* bias_C, bool silu
                                .dw_CW = w_CW.main_grad,
                                .dbias_C = bias_C != nullptr ? bias_C->main_grad : Tensor()});
   };
-  return tape.Record({x_NC}, std::move(y), std::move(node));
+  return tape.Record({x_NC}, y, std::move(node));
 }
 
 }  // namespace lt2

@@ -88,6 +88,7 @@ void TrainStep::MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics) {
 
 void TrainStep::ForwardBackward(LoopDiagnostics* diagnostics) {
   Tape tape(stream_);
+  tape.set_rebuild(options_.rebuild);
   LanguageModel::Loss loss;
   {
     TraceRange range("forward");

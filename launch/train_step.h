@@ -24,6 +24,7 @@ struct StepOptions {
   OptimizerConfig optimizer;
   int zero = 1;
   RecomputePolicy recompute = RecomputePolicy::kNone;
+  bool rebuild = false;       // values that follow cheaply from others are made again in backward
   DType dtype = DType::kF32;  // of activations and of what matrix products read
   Device device;
   int64_t sequence = 0;       // tokens of a window

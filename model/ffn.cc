@@ -11,9 +11,9 @@ FeedForward::FeedForward(int64_t width, int64_t hidden, const ParamScope& scope)
       up_(scope.Add("up.weight", {hidden, width}, ProjectionInit(width))),
       down_(scope.Add("down.weight", {width, hidden}, ProjectionInit(hidden))) {}
 
-Var FeedForward::Forward(Tape& tape, const Var& x_ND) {
-  const Var gate = Linear(tape, x_ND, gate_);
-  const Var up = Linear(tape, x_ND, up_);
+Var FeedForward::Forward(Tape& tape, const Var& x_ND, bool rebuild) {
+  const Var gate = Linear(tape, x_ND, gate_, rebuild);
+  const Var up = Linear(tape, x_ND, up_, rebuild);
   return Linear(tape, SwiGlu(tape, gate, up), down_);
 }
 

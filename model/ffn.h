@@ -9,7 +9,8 @@ namespace lt2 {
 class FeedForward {
  public:
   FeedForward(int64_t width, int64_t hidden, const ParamScope& scope);
-  Var Forward(Tape& tape, const Var& x_ND);
+  // `rebuild`: a tape that rebuilds makes the gate and up products again in backward.
+  Var Forward(Tape& tape, const Var& x_ND, bool rebuild = false);
   double FlopsPerToken() const;
 
  private:

@@ -5,9 +5,9 @@
 
 namespace lt2 {
 
-// kMixer: each mixer (and its norm) again; kBlock: each block again; kLoop: a whole loop again, and
+// kFfn: the FFN's gate and up products, and what follows from them; kMixer: each mixer (and its norm) again; kBlock: each block again; kLoop: a whole loop again, and
 // in it each block, so that memory no longer grows with layers × loops. Attention outputs and scan
 // states are kept under every policy.
-enum class RecomputePolicy : uint8_t { kNone, kMixer, kBlock, kLoop };
+enum class RecomputePolicy : uint8_t { kNone, kFfn, kMixer, kBlock, kLoop };
 
 }  // namespace lt2

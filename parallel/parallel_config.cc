@@ -8,7 +8,7 @@ namespace lt2 {
 namespace {
 
 const std::vector<std::string> kPrecisions = {"fp32", "bf16", "fp64"};
-const std::vector<std::string> kPolicies = {"none", "mixer", "block", "loop", "auto"};
+const std::vector<std::string> kPolicies = {"none", "ffn", "mixer", "block", "loop", "auto"};
 const std::vector<std::string> kPipelines = {"ring", "ring-zb"};
 
 void ReadDp(const ConfigTable& table, int64_t* dp) {

@@ -141,8 +141,8 @@ TEST(LanguageModel, RecomputeGivesTheSameBits) {
   const TinyModel::Tokens tokens = RandomTokens(TinyConfig(), kTokens, 3, 41);
   TinyModel tiny(TinyConfig(), DType::kF32, Backend::kCpu);
   const TinyModel::Result plain = tiny.ForwardBackward(tokens);
-  for (RecomputePolicy policy :
-       {RecomputePolicy::kMixer, RecomputePolicy::kBlock, RecomputePolicy::kLoop}) {
+  for (RecomputePolicy policy : {RecomputePolicy::kFfn, RecomputePolicy::kMixer,
+                                 RecomputePolicy::kBlock, RecomputePolicy::kLoop}) {
     const TinyModel::Result again = tiny.ForwardBackward(tokens, {.recompute = policy});
     EXPECT_EQ(again.loss, plain.loss);
     EXPECT_EQ(again.grads, plain.grads) << "policy " << static_cast<int>(policy);

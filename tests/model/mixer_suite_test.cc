@@ -258,8 +258,22 @@ TEST_P(MixerSuite, RecomputeGivesTheSameBits) {
   const Tokens tokens = RandomTokens(config, 90, 3, 41);
   TinyModel tiny(config, DType::kF32, Backend::kCpu, 41);
   const TinyModel::Result plain = tiny.ForwardBackward(tokens);
-  for (const RecomputePolicy policy :
-       {RecomputePolicy::kMixer, RecomputePolicy::kBlock, RecomputePolicy::kLoop}) {
+  for (const RecomputePolicy policy : {RecomputePolicy::kFfn, RecomputePolicy::kMixer,
+                                       RecomputePolicy::kBlock, RecomputePolicy::kLoop}) {
+    const TinyModel::Result again = tiny.ForwardBackward(tokens, {.recompute = policy});
+    EXPECT_EQ(again.loss, plain.loss);
+    EXPECT_EQ(again.grads, plain.grads) << "policy " << static_cast<int>(policy);
+  }
+}
+
+TEST_P(MixerSuite, RebuildingGivesTheSameBits) {
+  const ModelConfig config = Config();
+  const Tokens tokens = RandomTokens(config, 90, 3, 43);
+  TinyModel tiny(config, DType::kF64, Backend::kCpu, 43);
+  const TinyModel::Result plain = tiny.ForwardBackward(tokens);
+  tiny.rebuild = true;
+  for (const RecomputePolicy policy : {RecomputePolicy::kNone, RecomputePolicy::kFfn,
+                                       RecomputePolicy::kMixer, RecomputePolicy::kLoop}) {
     const TinyModel::Result again = tiny.ForwardBackward(tokens, {.recompute = policy});
     EXPECT_EQ(again.loss, plain.loss);
     EXPECT_EQ(again.grads, plain.grads) << "policy " << static_cast<int>(policy);

@@ -80,6 +80,7 @@ TinyModel::Result TinyModel::ForwardBackward(const Tokens& tokens, const Forward
   const int64_t n = static_cast<int64_t>(tokens.ids.size());
   const Documents documents = Documents::Of(tokens.cu_seqlens, stream.device);
   Tape tape(stream);
+  tape.set_rebuild(rebuild);
   const LanguageModel::Loss loss =
       model.Forward(tape, Tensor::FromHost(tokens.ids, {n}, stream.device),
                     Tensor::FromHost(tokens.targets, {n}, stream.device), documents, options);
