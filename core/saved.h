@@ -6,6 +6,7 @@
 // node that may ask takes it along.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -13,6 +14,10 @@
 #include "core/tensor.h"
 
 namespace lt2 {
+
+// What a tape lets backward make again, each with what is before it: values that cost little more
+// than reading them; matrix products that are wider than what they are made from.
+enum class Rebuild : uint8_t { kNothing, kCheap, kProducts };
 
 // A value that all who saved it share.
 class Rebuildable {

@@ -28,17 +28,35 @@ Var Tape::Input(Tensor value, bool needs_grad) {
   return {.value = std::move(value), .id = needs_grad ? next_id_++ : -1};
 }
 
-Var Tape::Made(Tensor value, Rebuildable::Make make) const {
+Var Tape::Made(Tensor value, Rebuildable::Make make, Rebuild kind) const {
   Var var{.value = std::move(value)};
-  if (recording_ && rebuild_) {
+  if (recording_ && rebuild_ >= kind) {
     var.source = std::make_shared<Rebuildable>(std::move(make), var.value);
   }
   return var;
 }
 
-Var Tape::Make(Rebuildable::Make make) const {
+Var Tape::Make(Rebuildable::Make make, Rebuild kind) const {
   Tensor value = make();
-  return Made(std::move(value), std::move(make));
+  return Made(std::move(value), std::move(make), kind);
+}
+
+std::vector<Var> Tape::MakeAll(std::function<std::vector<Tensor>()> make) const {
+  const std::vector<Tensor> values = make();
+  struct Group {
+    std::function<std::vector<Tensor>()> make;
+    std::vector<Tensor> waiting;  // made again and not asked for yet
+  };
+  const auto group = std::make_shared<Group>();
+  group->make = std::move(make);
+  std::vector<Var> vars;
+  for (size_t i = 0; i < values.size(); ++i) {
+    vars.push_back(Made(values[i], [group, i] {
+      if (group->make) group->waiting = std::exchange(group->make, nullptr)();
+      return std::exchange(group->waiting[i], {});
+    }));
+  }
+  return vars;
 }
 
 std::vector<Var> Tape::Record(std::span<const Var> in, std::vector<Var> out, Node node) {

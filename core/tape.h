@@ -16,6 +16,7 @@
 // Parameters are not on the tape: a node lists those it feeds, and each is told of every use.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <span>
@@ -109,9 +110,11 @@ class Tape {
     return var.source ? Saved(var.source, var.shape()) : Saved(var.value);
   }
   // A value from what `make` captured by Save, through the same kernel each time it is called.
-  Var Make(Rebuildable::Make make) const;
+  Var Make(Rebuildable::Make make, Rebuild kind = Rebuild::kCheap) const;
+  // Values that one kernel makes; made again together, when the first is asked for.
+  std::vector<Var> MakeAll(std::function<std::vector<Tensor>()> make) const;
   // `value`, which `make` would make again: for what a kernel wrote beside another output.
-  Var Made(Tensor value, Rebuildable::Make make) const;
+  Var Made(Tensor value, Rebuildable::Make make, Rebuild kind = Rebuild::kCheap) const;
 
   // Runs fn now without keeping what it saves, and again inside Backward. Nests.
   std::vector<Var> Recompute(std::span<const Var> in,
@@ -134,9 +137,9 @@ class Tape {
   // True if anyone will read what an operator saves for its backward: when recording, and in the
   // silent pass of Recompute, whose Kept values the replay hands out again.
   bool saves() const { return recording_ || kept_ != nullptr; }
-  // True: what Make made is made again in backward instead of kept. The same bits either way.
-  void set_rebuild(bool on) { rebuild_ = on; }
-  bool rebuild() const { return rebuild_; }
+  // What Make made is made again in backward instead of kept, up to this kind. The same bits.
+  void set_rebuild(Rebuild most) { rebuild_ = most; }
+  Rebuild rebuild() const { return rebuild_; }
   // Weight gradients wait in a list, first in first out, so that the sums have the same bits.
   void set_defer_weights(bool on) { defer_weights_ = on; }
   std::vector<std::function<void()>> TakeDeferred() { return std::exchange(deferred_, {}); }
@@ -156,7 +159,8 @@ class Tape {
   Stream& stream_;
   std::vector<Entry> entries_;
   int next_id_ = 0;
-  bool recording_ = true, rebuild_ = false, defer_weights_ = false, done_ = false;
+  bool recording_ = true, defer_weights_ = false, done_ = false;
+  Rebuild rebuild_ = Rebuild::kNothing;
   std::vector<std::function<void()>> deferred_;
 
   // Inside Recompute: the outermost segment's kept values. The first pass appends to the list; a
@@ -166,18 +170,18 @@ class Tape {
   size_t kept_next_ = 0;
 };
 
-// Rebuilding is on where `on` says so, until the end of the scope.
+// Until the end of the scope at least so much is rebuilt.
 class RebuildScope {
  public:
-  RebuildScope(Tape& tape, bool on) : tape_(tape), before_(tape.rebuild()) {
-    tape.set_rebuild(before_ || on);
+  RebuildScope(Tape& tape, Rebuild least) : tape_(tape), before_(tape.rebuild()) {
+    tape.set_rebuild(std::max(before_, least));
   }
   ~RebuildScope() { tape_.set_rebuild(before_); }
   RebuildScope(const RebuildScope&) = delete;
 
  private:
   Tape& tape_;
-  const bool before_;
+  const Rebuild before_;
 };
 
 }  // namespace lt2

@@ -22,9 +22,13 @@ Cost CostOf(const LowerBoundBackwardArgs& args) {
 HgrnGates HgrnGate(Tape& tape, Var f_ND, Var bound_D) {
   CHECK_EQ(f_ND.shape().back(), bound_D.shape().size());
   Stream& stream = tape.stream();
-  const Tensor g = Tensor::Empty(f_ND.shape(), AccumulatorOf(f_ND.value.dtype()), tape.device());
-  const Tensor k = Tensor::Empty(f_ND.shape(), f_ND.value.dtype(), tape.device());
-  HgrnGateForward(stream, {.f_ND = f_ND.value, .bound_D = bound_D.value, .g_ND = g, .k_ND = k});
+  std::vector<Var> out = tape.MakeAll([&stream, f = tape.Save(f_ND), bound = tape.Save(bound_D)] {
+    const Tensor from = f.get();
+    const Tensor g = Tensor::Empty(from.shape(), AccumulatorOf(from.dtype()), from.device());
+    const Tensor k = Tensor::Empty(from.shape(), from.dtype(), from.device());
+    HgrnGateForward(stream, {.f_ND = from, .bound_D = bound.get(), .g_ND = g, .k_ND = k});
+    return std::vector<Tensor>{g, k};
+  });
   Node node{.name = "hgrn_gate"};
   node.input_grad = [&stream, f = tape.Save(f_ND), bound = tape.Save(bound_D)](
                         std::span<const Tensor> dy, std::span<GradSlot> dx) {
@@ -39,7 +43,7 @@ HgrnGates HgrnGate(Tape& tape, Var f_ND, Var bound_D) {
                               .accumulate_dbound = accumulate_dbound});
   };
   const std::vector<Var> vars =
-      tape.Record(std::vector<Var>{f_ND, bound_D}, {g, k}, std::move(node));
+      tape.Record(std::vector<Var>{f_ND, bound_D}, std::move(out), std::move(node));
   return {.g_ND = vars[0], .k_ND = vars[1]};
 }
 

@@ -146,7 +146,7 @@ class TapeTest : public testing::Test {
   }
 
   int products_ = 0, squares_ = 0, kept_made_ = 0;
-  bool rebuild_ = false;  // of the tape in Gradients
+  Rebuild rebuild_ = Rebuild::kNothing;  // of the tape in Gradients
 };
 
 TEST_F(TapeTest, SameVarTwiceOnOneNodeGetsBothGradients) {
@@ -214,7 +214,7 @@ TEST_F(TapeTest, RecomputeAndDeferralGiveTheSameBits) {
 TEST_F(TapeTest, RebuiltValuesHaveTheSameBits) {
   auto params = ThreeParams();
   const std::vector<double> plain = Gradients(params, 4, How::kPlain);
-  rebuild_ = true;
+  rebuild_ = Rebuild::kCheap;
   for (How how : {How::kPlain, How::kBlock, How::kNested, How::kDeferred}) {
     EXPECT_EQ(Gradients(params, 4, how), plain);
   }
@@ -226,7 +226,7 @@ TEST_F(TapeTest, RebuiltOnceForAllReaders) {
   for (bool deferred : {false, true}) {
     auto w0 = MakeParam("w0", 0), w1 = MakeParam("w1", 1);
     Tape tape(stream_);
-    tape.set_rebuild(true);
+    tape.set_rebuild(Rebuild::kCheap);
     tape.set_defer_weights(deferred);
     for (Param* param : {w0.get(), w1.get()}) param->ExpectUses(1);
     Var y;
@@ -250,6 +250,34 @@ TEST_F(TapeTest, RebuiltOnceForAllReaders) {
   }
 }
 
+// Both halves of what one kernel makes are asked for, in either order, and made in one go.
+TEST_F(TapeTest, ValuesMadeTogetherAreMadeAgainTogether) {
+  for (bool first : {false, true}) {
+    int made = 0;
+    Tape tape(stream_);
+    tape.set_rebuild(Rebuild::kCheap);
+    auto w = MakeParam("w", 0);
+    w->ExpectUses(1);
+    Var loss;
+    {
+      const std::vector<Var> both = tape.MakeAll([this, &made] {
+        ++made;
+        return std::vector<Tensor>{Random(11), Random(12)};
+      });
+      Node node{.name = "reader", .params = {w.get()}};
+      node.input_grad = [this, first, a = tape.Save(both[0]), b = tape.Save(both[1])](
+                            std::span<const Tensor>, std::span<GradSlot>) {
+        if (first) EXPECT_EQ(a.get().ToDoubles(), Random(11).ToDoubles());
+        EXPECT_EQ(b.get().ToDoubles(), Random(12).ToDoubles());
+        EXPECT_EQ(a.get().ToDoubles(), Random(11).ToDoubles());
+      };
+      loss = tape.Record(both, std::vector<Tensor>{Random(1)}, std::move(node))[0];
+    }
+    tape.Backward({{loss, Random(2)}});
+    EXPECT_EQ(made, 2);
+  }
+}
+
 // A node that reads x and a copy of a copy of it: what is held between forward and backward, while
 // the node runs, and after it.
 TEST_F(TapeTest, RebuildableValuesDieWithTheForward) {
@@ -266,7 +294,7 @@ TEST_F(TapeTest, RebuildableValuesDieWithTheForward) {
     const int64_t before = meter.memory().live;
     const auto held = [&] { return (meter.memory().live - before) / bytes; };
     Tape tape(stream);
-    tape.set_rebuild(rebuild);
+    tape.set_rebuild(rebuild ? Rebuild::kCheap : Rebuild::kNothing);
     Var loss;
     {
       const auto copy = [&](const Var& x) {
