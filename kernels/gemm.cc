@@ -12,12 +12,18 @@ GemmSizes SizesOf(const GemmArgs& args) {
   CHECK(args.a.dtype() == args.b.dtype() &&
         (args.c.dtype() == args.a.dtype() || args.c.dtype() == AccumulatorOf(args.a.dtype())))
       << args.a.dtype() << " times " << args.b.dtype() << " into " << args.c.dtype();
+  if (args.addend.defined()) {
+    CHECK(!args.accumulate) << "an addend, or what is in c";
+    CHECK_EQ(args.addend.size(), c.size());
+    CHECK_EQ(args.addend.dtype(), args.c.dtype());
+  }
   return {m, n, k};
 }
 
 Cost CostOf(const GemmArgs& args) {
   const auto [m, n, k] = SizesOf(args);
-  const double moved = args.a.bytes() + args.b.bytes() + args.c.bytes() * (args.accumulate ? 2 : 1);
+  const bool adds = args.accumulate || args.addend.defined();
+  const double moved = args.a.bytes() + args.b.bytes() + args.c.bytes() * (adds ? 2 : 1);
   return {.flops = 2.0 * m * n * k, .bytes = moved};
 }
 

@@ -1,4 +1,4 @@
-// Matrix product: c = op(a) op(b), or c += op(a) op(b).
+// Matrix product: c = op(a) op(b), or c += op(a) op(b), or c = addend + op(a) op(b).
 #pragma once
 
 #include "kernels/kernel.h"
@@ -12,6 +12,7 @@ struct GemmArgs {
   Tensor a, b, c;
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;
+  Tensor addend = {};  // of c's shape and dtype; not with accumulate. Added before rounding
 };
 LT2_KERNEL(Gemm, GemmArgs)
 

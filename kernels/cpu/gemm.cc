@@ -80,14 +80,15 @@ struct TiledGemm {
 void Gemm(Stream&, const GemmArgs& args) {
   const auto [m, n, k] = SizesOf(args);
   const bool ta = args.transpose_a, tb = args.transpose_b;
+  if (args.addend.defined()) args.c.CopyFrom(args.addend);
+  const bool accumulate = args.accumulate || args.addend.defined();
   DispatchFloat(args.c.dtype(), [&, m = m, n = n, k = k]<class T>() {
     const T *a = args.a.data<T>(), *b = args.b.data<T>();
     T* c = args.c.data<T>();
     if (k > 0 && TiledGemm<T>::Pays(n, k)) {
-      return TiledGemm<T>{ta, tb, args.accumulate, m, n, k, a, b, c}.Run();
+      return TiledGemm<T>{ta, tb, accumulate, m, n, k, a, b, c}.Run();
     }
-    Gemm<T>(ta, tb, m, n, k, T(1), a, ta ? m : k, b, tb ? k : n, args.accumulate ? T(1) : T(0), c,
-            n);
+    Gemm<T>(ta, tb, m, n, k, T(1), a, ta ? m : k, b, tb ? k : n, accumulate ? T(1) : T(0), c, n);
   });
 }
 

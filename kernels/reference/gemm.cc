@@ -15,6 +15,7 @@ void Gemm(Stream&, const GemmArgs& args) {
         sum += a[args.transpose_a ? l * m + i : i * k + l] *
                b[args.transpose_b ? j * k + l : l * n + j];
       }
+      if (args.addend.defined()) sum += args.addend.data<double>()[i * n + j];
       Store(c, i * n + j, sum, args.accumulate);
     }
   }

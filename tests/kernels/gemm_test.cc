@@ -44,6 +44,25 @@ TEST(Gemm, MatchesReferenceForEveryTranspose) {
   }
 }
 
+// c = addend + a b, whatever c held; the addend stays.
+TEST(Gemm, AddsToAnAddend) {
+  for (const Sizes& s : kSizes) {
+    SCOPED_TRACE(absl::StrCat(s.m, "x", s.n, "x", s.k));
+    const HostArray want = Product(s, false, true, true, DType::kF64, Backend::kReference);
+    for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+      const Tensor a = RandomTensor("a", {s.m, s.k}, DType::kF64, backend);
+      const Tensor b = RandomTensor("b", {s.n, s.k}, DType::kF64, backend);
+      const Tensor addend = RandomTensor("c", {s.m, s.n}, DType::kF64, backend);
+      const Tensor c = RandomTensor("other", {s.m, s.n}, DType::kF64, backend);
+      Stream stream{.device = {backend}};
+      Gemm(stream, {.a = a, .b = b, .c = c, .transpose_b = true, .addend = addend});
+      EXPECT_LE(RelativeError({.shape = c.shape(), .values = c.ToDoubles()}, want), 1e-13);
+      EXPECT_EQ(addend.ToDoubles(),
+                RandomTensor("c", {s.m, s.n}, DType::kF64, backend).ToDoubles());
+    }
+  }
+}
+
 TEST(Gemm, SameBitsForAnyNumberOfThreads) {
   const int threads = omp_get_max_threads();
   for (const Sizes& s : kSizes) {

@@ -1,0 +1,214 @@
+#include "kernels/cuda/gemm_choice.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "absl/strings/numbers.h"
+#include "core/cuda/check.h"
+#include "core/file.h"
+#include "core/log.h"
+
+namespace lt2::cuda {
+namespace {
+
+// An algorithm as a word of 128 hexadecimal digits, and back.
+using Words = std::array<uint64_t, 8>;
+static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(Words));
+
+std::string ToWord(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string word;
+  for (uint64_t x : std::bit_cast<Words>(algorithm)) {
+    absl::StrAppend(&word, absl::Hex(x, absl::kZeroPad16));
+  }
+  return word;
+}
+
+bool FromWord(const std::string& word, cublasLtMatmulAlgo_t* algorithm) {
+  Words words;
+  if (word.size() != 16 * words.size()) return false;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (!absl::SimpleHexAtoi(word.substr(16 * i, 16), &words[i])) return false;
+  }
+  *algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(words);
+  return true;
+}
+
+// Memory beside the allocator's, so that a step's peak does not show it. Null where there is none.
+class Lent {
+ public:
+  explicit Lent(int64_t bytes) {
+    if (cudaMalloc(&data_, bytes) != cudaSuccess) {
+      cudaGetLastError();  // not an error: the caller does without
+      data_ = nullptr;
+    }
+  }
+  ~Lent() { cudaFree(data_); }
+  Lent(const Lent&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+struct Event {
+  Event() { LT2_CUDA_CHECK(cudaEventCreate(&handle)); }
+  ~Event() { cudaEventDestroy(handle); }
+  Event(const Event&) = delete;
+  cudaEvent_t handle = nullptr;
+};
+
+// Microseconds at a GPU's best; launches take as long as what is less.
+bool WorthMeasuring(const GemmArgs& args) {
+  const Cost cost = CostOf(args);
+  return cost.flops / 700e6 + cost.bytes / 4e6 > 4;
+}
+
+bool BeingCaptured(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  LT2_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+float MedianOf(std::vector<float> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+GemmChoice::GemmChoice(cublasLtHandle_t handle, const Tensor& workspace)
+    : handle_(handle), workspace_(workspace) {
+  int device = 0;
+  cudaDeviceProp properties;
+  LT2_CUDA_CHECK(cudaGetDevice(&device));
+  LT2_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  std::string name = properties.name;
+  std::replace(name.begin(), name.end(), ' ', '-');
+  machine_ = absl::StrCat(name, ":", properties.multiProcessorCount, ":", cublasLtGetVersion(), ":",
+                          workspace.bytes(), ":");
+  const absl::StatusOr<std::string> folder = CacheDirectory();
+  if (folder.ok()) {
+    cache_ = std::make_unique<MeasuredChoices>(JoinPath(*folder, "gemm.txt"));
+  } else {
+    LogWarn(folder.status().ToString());
+  }
+}
+
+// Partial sums stay float32, so that no result depends on how a product was split.
+std::vector<cublasLtMatmulAlgo_t> GemmChoice::Proposals(const GemmKey& key,
+                                                        const GemmProduct& product,
+                                                        int count) const {
+  cublasLtMatmulPreference_t preference = nullptr;
+  LT2_BLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    LT2_BLAS_CHECK(
+        cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_.bytes()));
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.align_b);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.align_a);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.align_c);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_c);
+  std::vector<cublasLtMatmulHeuristicResult_t> results(count);
+  int found = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle_, product.operation, product.b, product.a, product.c,
+                                     product.c, preference, count, results.data(), &found);
+  CheckBlas(status, "cublasLtMatmulAlgoGetHeuristic", key.ToString());
+  LT2_BLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
+  std::vector<cublasLtMatmulAlgo_t> proposals;
+  for (int i = 0; i < found; ++i) {
+    if (results[i].state == CUBLAS_STATUS_SUCCESS) proposals.push_back(results[i].algo);
+  }
+  CHECK(!proposals.empty()) << "cuBLASLt has no algorithm for the product " << key.ToString();
+  return proposals;
+}
+
+bool GemmChoice::Runs(const std::string& word, const GemmProduct& product) const {
+  cublasLtMatmulAlgo_t algorithm;
+  cublasLtMatmulHeuristicResult_t result;
+  return FromWord(word, &algorithm) &&
+         cublasLtMatmulAlgoCheck(handle_, product.operation, product.b, product.a, product.c,
+                                 product.c, &algorithm, &result) == CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= static_cast<size_t>(workspace_.bytes());
+}
+
+// Two rounds: all proposals a few times, then the best of them more often. Between runs a write
+// larger than the caches, since in a step nothing of a product's operands is near.
+std::string GemmChoice::Measure(cudaStream_t stream, const GemmKey& key, const GemmProduct& product,
+                                const GemmArgs& args) const {
+  constexpr int kProposals = 24, kFinalists = 4;
+  constexpr int64_t kBeyondCaches = int64_t{96} << 20;
+  std::vector<cublasLtMatmulAlgo_t> proposals = Proposals(key, product, kProposals);
+  const Lent c(args.c.bytes()), flush(kBeyondCaches);
+  if (c.data() == nullptr || flush.data() == nullptr || proposals.size() == 1) {
+    return ToWord(proposals[0]);
+  }
+  LT2_CUDA_CHECK(cudaMemsetAsync(c.data(), 0, args.c.bytes(), stream));
+  const Event begin, end;
+  const float one = 1, beta = key.adds ? 1 : 0;
+  // Milliseconds; negative where it does not run.
+  const auto once = [&](const cublasLtMatmulAlgo_t& algorithm) {
+    LT2_CUDA_CHECK(cudaMemsetAsync(flush.data(), 0, kBeyondCaches, stream));
+    LT2_CUDA_CHECK(cudaEventRecord(begin.handle, stream));
+    const cublasStatus_t status =
+        cublasLtMatmul(handle_, product.operation, &one, args.b.raw(), product.b, args.a.raw(),
+                       product.a, &beta, c.data(), product.c, c.data(), product.c, &algorithm,
+                       workspace_.raw(), workspace_.bytes(), stream);
+    if (status != CUBLAS_STATUS_SUCCESS) return -1.f;
+    LT2_CUDA_CHECK(cudaEventRecord(end.handle, stream));
+    LT2_CUDA_CHECK(cudaEventSynchronize(end.handle));
+    float milliseconds = 0;
+    LT2_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin.handle, end.handle));
+    return milliseconds;
+  };
+  std::vector<std::pair<float, int>> ranking;  // by time, then by the library's order
+  const auto rank = [&](const std::vector<int>& of, int runs) {
+    ranking.clear();
+    for (int i : of) {
+      if (once(proposals[i]) < 0) continue;  // the first run loads the kernel
+      std::vector<float> times;
+      for (int run = 0; run < runs; ++run) times.push_back(once(proposals[i]));
+      ranking.emplace_back(MedianOf(times), i);
+    }
+    std::sort(ranking.begin(), ranking.end());
+  };
+  std::vector<int> all(proposals.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
+  rank(all, 2);
+  CHECK(!ranking.empty()) << "no algorithm of cuBLASLt runs the product " << key.ToString();
+  std::vector<int> finalists;
+  for (size_t i = 0; i < ranking.size() && i < kFinalists; ++i) {
+    finalists.push_back(ranking[i].second);
+  }
+  rank(finalists, 7);
+  LogDebug(absl::StrCat("product ", key.ToString(), ": proposal ", ranking[0].second, " of ",
+                        proposals.size(), ", ", 1e3 * ranking[0].first, " us"));
+  return ToWord(proposals[ranking[0].second]);
+}
+
+cublasLtMatmulAlgo_t GemmChoice::Choose(cudaStream_t stream, const GemmKey& key,
+                                        const GemmProduct& product, const GemmArgs& args) {
+  if (cache_ == nullptr || key.in != DType::kBF16 || !WorthMeasuring(args) ||
+      BeingCaptured(stream)) {
+    return Proposals(key, product, 1)[0];
+  }
+  const absl::StatusOr<std::string> word = cache_->Choose(
+      machine_ + key.ToString(), [&](const std::string& known) { return Runs(known, product); },
+      [&] { return Measure(stream, key, product, args); });
+  if (!word.ok()) {
+    LogWarn(absl::StrCat(word.status().ToString(),
+                         ": matrix products run as cuBLASLt proposes, unmeasured; LT2_CACHE_DIR "
+                         "names a folder for what is measured"));
+    cache_ = nullptr;
+    return Proposals(key, product, 1)[0];
+  }
+  cublasLtMatmulAlgo_t algorithm;
+  CHECK(FromWord(*word, &algorithm)) << *word;
+  return algorithm;
+}
+
+}  // namespace lt2::cuda
