@@ -7,13 +7,16 @@ namespace lt2 {
 namespace {
 
 // 16 MiB of float32 logits, but rows enough that reading w for each chunk does not rule the time.
-// A GPU's bfloat16: 1 GiB, as each chunk also reads and writes the float32 gradient of w.
-constexpr int64_t kChunkElements = int64_t{1} << 22, kChunkElementsBF16 = int64_t{1} << 29;
-constexpr int64_t kLeastRows = 128;
+// A GPU's bfloat16: half a GiB, as each chunk also reads and writes the float32 gradient of w, in
+// whole tiles of rows.
+constexpr int64_t kChunkElements = int64_t{1} << 22, kChunkElementsBF16 = int64_t{1} << 28;
+constexpr int64_t kLeastRows = 128, kTileRows = 256;
 
 int64_t ChunkRows(DType dtype, int64_t rows, int64_t vocabulary, int64_t asked) {
   const int64_t elements = dtype == DType::kBF16 ? kChunkElementsBF16 : kChunkElements;
-  const int64_t chosen = asked > 0 ? asked : std::max(elements / vocabulary, kLeastRows);
+  int64_t chosen = asked > 0 ? asked : std::max(elements / vocabulary, kLeastRows);
+  const bool round = asked == 0 && dtype == DType::kBF16 && chosen > kTileRows;
+  if (round) chosen -= chosen % kTileRows;
   return std::clamp<int64_t>(chosen, 1, std::max<int64_t>(rows, 1));
 }
 

@@ -47,6 +47,27 @@ CheckpointInfo CheckpointInfoOf(const RunConfig& config, const Mesh& mesh, const
   return info;
 }
 
+StepOptions DescribedStep(const RunConfig& config, const Mesh& mesh, Device device,
+                          int64_t max_documents) {
+  const int64_t replica_tokens = config.batch.micro_batch * config.data.sequence * mesh.dp;
+  const DType dtype = config.parallel.compute_dtype();
+  StepOptions options{.model = config.model,
+                      .optimizer = config.optimizer,
+                      .zero = static_cast<int>(config.parallel.zero),
+                      .rebuild = dtype == DType::kBF16 ? Rebuild::kCheap : Rebuild::kNothing,
+                      .dtype = dtype,
+                      .device = device,
+                      .sequence = config.data.sequence,
+                      .micro_batch = config.batch.micro_batch,
+                      .micro_batches = config.batch.tokens / replica_tokens,
+                      .max_documents = max_documents,
+                      .graphs = config.run.graphs};
+  if (config.parallel.recompute != RecomputeChoice::kAuto) {
+    options.recompute = static_cast<RecomputePolicy>(config.parallel.recompute);
+  }
+  return options;
+}
+
 absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& mesh, Device device,
                                            int64_t max_documents, Communicator& world) {
   if (device.backend == Backend::kCuda) {
@@ -58,26 +79,13 @@ absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& 
     return absl::InvalidArgumentError(
         "parallel.precision: \"bf16\" is computed on a GPU (--device cuda); use \"fp32\" on a CPU");
   }
-  const int64_t replica_tokens = config.batch.micro_batch * config.data.sequence * mesh.dp;
-  StepOptions options{.model = config.model,
-                      .optimizer = config.optimizer,
-                      .zero = static_cast<int>(config.parallel.zero),
-                      .dtype = config.parallel.compute_dtype(),
-                      .device = device,
-                      .sequence = config.data.sequence,
-                      .micro_batch = config.batch.micro_batch,
-                      .micro_batches = config.batch.tokens / replica_tokens,
-                      .max_documents = max_documents,
-                      .graphs = config.run.graphs};
-  if (config.parallel.recompute != RecomputeChoice::kAuto) {
-    options.recompute = static_cast<RecomputePolicy>(config.parallel.recompute);
-    return options;
-  }
+  StepOptions options = DescribedStep(config, mesh, device, max_documents);
+  if (config.parallel.recompute != RecomputeChoice::kAuto) return options;
   // Rank 0 decides for all: its view of free memory is one of several.
   absl::StatusOr<std::string> choice = std::string();
   if (world.rank() == 0) {
     const absl::StatusOr<RecomputePolicy> policy =
-        ChooseRecompute(options, mesh, MemoryBudget(device, world.local_size()));
+        ChooseRecompute(PlanPolicies(options, mesh), MemoryBudget(device, world.local_size()));
     choice = policy.ok() ? absl::StatusOr<std::string>(std::to_string(static_cast<int>(*policy)))
                          : policy.status();
   }

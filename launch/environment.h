@@ -19,7 +19,13 @@ JsonLine Environment(const RunConfig& config, const Mesh& mesh, Communicator& wo
 CheckpointInfo CheckpointInfoOf(const RunConfig& config, const Mesh& mesh, const Loader& loader,
                                 const RunState& state);
 
-// The step that a configuration describes on this mesh and device; `recompute = "auto"` is decided
+// The step that a configuration describes on this mesh and device, whether they are here or not;
+// `recompute = "auto"` is left at none. In bfloat16 what follows cheaply from other values is
+// rebuilt: memory is what a GPU lacks first. max_documents: in a micro-batch.
+StepOptions DescribedStep(const RunConfig& config, const Mesh& mesh, Device device,
+                          int64_t max_documents);
+
+// DescribedStep for devices that are here, or InvalidArgument; `recompute = "auto"` is decided
 // here. max_documents: in a micro-batch. Collective over `world`.
 absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& mesh, Device device,
                                            int64_t max_documents, Communicator& world);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 
 #include "absl/strings/str_format.h"
 #include "core/allocator.h"
@@ -34,7 +35,17 @@ MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, int rank, bool diag
   TrainStep step(options, mesh, *dp);
   MemoryPlan plan;
   plan.persistent_bytes = meter.memory().live;
-  step.Begin();
+  for (const Param* param : step.model().params().all()) {
+    const bool apart = !param->value.SharesStorageWith(param->master);
+    plan.weight_bytes += param->value.bytes() + (apart ? param->master.bytes() : 0);
+    plan.gradient_bytes += param->main_grad.bytes();
+  }
+  plan.moment_bytes = plan.persistent_bytes - plan.weight_bytes - plan.gradient_bytes;
+  step.OnForwardDone([&] {
+    const int64_t held = meter.memory().live - plan.persistent_bytes;
+    plan.activation_bytes = std::max(plan.activation_bytes, held);
+  });
+  step.Begin(diagnostics);
   LoopDiagnostics seen;
   for (int64_t m = 0; m < options.micro_batches; ++m) {
     step.MicroBatch({}, diagnostics && m == 0 ? &seen : nullptr);
@@ -47,16 +58,28 @@ MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, int rank, bool diag
   return plan;
 }
 
-absl::StatusOr<RecomputePolicy> ChooseRecompute(StepOptions options, const Mesh& mesh,
-                                                int64_t budget_bytes) {
-  int64_t least = 0;
-  for (RecomputePolicy policy : {RecomputePolicy::kNone, RecomputePolicy::kMixer,
-                                 RecomputePolicy::kBlock, RecomputePolicy::kLoop}) {
+std::vector<PolicyPlan> PlanPolicies(StepOptions options, const Mesh& mesh) {
+  std::vector<PolicyPlan> plans;
+  for (RecomputePolicy policy :
+       {RecomputePolicy::kNone, RecomputePolicy::kFfn, RecomputePolicy::kMixer,
+        RecomputePolicy::kBlock, RecomputePolicy::kLoop}) {
     options.recompute = policy;
-    const int64_t peak = PlanMemory(options, mesh, 0).peak_bytes;
-    if (peak <= budget_bytes) return policy;
-    least = least == 0 ? peak : std::min(least, peak);
+    plans.push_back({policy, PlanMemory(options, mesh, 0)});
   }
+  return plans;
+}
+
+absl::StatusOr<RecomputePolicy> ChooseRecompute(const std::vector<PolicyPlan>& plans,
+                                                int64_t budget_bytes) {
+  const PolicyPlan* best = nullptr;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const PolicyPlan& plan : plans) {
+    least = std::min(least, plan.memory.peak_bytes);
+    if (plan.memory.peak_bytes > budget_bytes) continue;
+    const bool better = best == nullptr || plan.memory.step_flops < best->memory.step_flops;
+    if (better) best = &plan;
+  }
+  if (best != nullptr) return best->policy;
   return absl::ResourceExhaustedError(StrCat(
       "parallel.recompute: no policy fits ", Size(static_cast<double>(budget_bytes)),
       " a rank; the leanest needs ", Size(static_cast<double>(least)),

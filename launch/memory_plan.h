@@ -2,18 +2,26 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "launch/train_step.h"
 
 namespace lt2 {
 
+// Bytes of tensors of one rank.
 struct MemoryPlan {
-  int64_t peak_bytes = 0;            // tensors of this rank, at the worst moment of a step
-  int64_t persistent_bytes = 0;      // weights, gradients, moments, batch: held between steps
+  int64_t peak_bytes = 0;        // at the worst moment of a step
+  int64_t persistent_bytes = 0;  // held between steps: the next three
+  int64_t weight_bytes = 0;      // with the masters of bfloat16 ones
+  int64_t gradient_bytes = 0;
+  int64_t moment_bytes = 0;          // and the batch
+  int64_t activation_bytes = 0;      // a micro-batch's, held from its forward to its backward
   int64_t parameters = 0;            // elements of the whole model
   double step_flops = 0;             // of this rank's kernels, with recompute
   double model_flops_per_token = 0;  // forward and backward, loops counted, no recompute
 
+  // What comes and goes: logits, gradients of activations, what is computed again.
+  int64_t workspace_bytes() const { return peak_bytes - persistent_bytes - activation_bytes; }
   // One line for the log.
   std::string ToString() const;
 };
@@ -22,9 +30,16 @@ struct MemoryPlan {
 // loop, as logging intervals do.
 MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, int rank, bool diagnostics = true);
 
-// The policy that recomputes least and fits: none, mixer, block, loop. ResourceExhausted, with what
-// the leanest one needs, if none does.
-absl::StatusOr<RecomputePolicy> ChooseRecompute(StepOptions options, const Mesh& mesh,
+// The same step under every policy, in the order of RecomputePolicy, for rank 0.
+struct PolicyPlan {
+  RecomputePolicy policy;
+  MemoryPlan memory;
+};
+std::vector<PolicyPlan> PlanPolicies(StepOptions options, const Mesh& mesh);
+
+// Of those that fit, the one that computes least. ResourceExhausted, with what the leanest needs,
+// if none does.
+absl::StatusOr<RecomputePolicy> ChooseRecompute(const std::vector<PolicyPlan>& plans,
                                                 int64_t budget_bytes);
 
 // Memory a rank may use: what a GPU has free, or what the machine and the control group leave now,

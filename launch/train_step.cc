@@ -100,6 +100,7 @@ void TrainStep::ForwardBackward(LoopDiagnostics* diagnostics) {
     for (const Var& own : loss.auxiliary) AccumulateInto(stream_, auxiliary_, own.value);
     has_auxiliary_losses_ = !loss.auxiliary.empty();
   }
+  if (forward_done_) forward_done_();
   TraceRange range("backward");
   tape.Backward(model_.Seeds(loss, options_.optimizer.z_loss));
 }

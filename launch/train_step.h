@@ -9,6 +9,7 @@
 //   StepReport report = step.Finish({.step = 1, .lr = 3e-4});
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "data/loader.h"
@@ -24,8 +25,8 @@ struct StepOptions {
   OptimizerConfig optimizer;
   int zero = 1;
   RecomputePolicy recompute = RecomputePolicy::kNone;
-  bool rebuild = false;       // values that follow cheaply from others are made again in backward
-  DType dtype = DType::kF32;  // of activations and of what matrix products read
+  Rebuild rebuild = Rebuild::kNothing;  // at least, in backward
+  DType dtype = DType::kF32;            // of activations and of what matrix products read
   Device device;
   int64_t sequence = 0;       // tokens of a window
   int64_t micro_batch = 1;    // windows at a time
@@ -52,6 +53,8 @@ class TrainStep {
   // Forward and backward of micro_batch windows, StepOptions::micro_batches times a step; the last
   // reduces. On kMeta the batch is not read.
   void MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics = nullptr);
+  // Called in every micro-batch when its forward is done and its backward has not begun.
+  void OnForwardDone(std::function<void()> observer) { forward_done_ = std::move(observer); }
   // Updates, and adds to input what the micro-batches counted. The report's sums are {nll over
   // counted tokens of all ranks, the mixers' own losses of all ranks, with an exit gate its entropy
   // and p_1 … p_T, input's own …}.
@@ -78,6 +81,7 @@ class TrainStep {
   const StepOptions options_;
   Stream stream_;
   StepGraphs graphs_;
+  std::function<void()> forward_done_;
   LanguageModel model_;
   LayoutTable layout_;
   std::unique_ptr<Reducer> reducer_;

@@ -34,6 +34,8 @@ Block::Block(const ModelConfig& config, const std::string& kind, const MixerSite
 
 std::vector<Var> Block::Forward(Tape& tape, const Var& x_ND, const MixerContext& context,
                                 RecomputePolicy recompute) {
+  const bool products = recompute == RecomputePolicy::kFfn;
+  const RebuildScope rebuild(tape, products ? Rebuild::kProducts : Rebuild::kNothing);
   // By value: a recomputed mixer runs again in backward, when this call has returned.
   const auto mixer = [this, context](Tape& t, std::span<const Var> in) -> std::vector<Var> {
     const MixerOutput out = mixer_->Forward(t, RmsNorm(t, in[0], norm1_, eps_), context);
@@ -44,7 +46,7 @@ std::vector<Var> Block::Forward(Tape& tape, const Var& x_ND, const MixerContext&
   std::vector<Var> out = recompute == RecomputePolicy::kMixer
                              ? tape.Recompute(std::span(&x_ND, 1), mixer)
                              : mixer(tape, std::span(&x_ND, 1));
-  out[0] = FeedForwardHalf(tape, x_ND, out[0], recompute);
+  out[0] = FeedForwardHalf(tape, x_ND, out[0]);
   return out;
 }
 
@@ -52,12 +54,10 @@ Var Block::Normed(Tape& tape, const Var& out_ND, Param* post) const {
   return post == nullptr ? out_ND : RmsNorm(tape, out_ND, *post, eps_);
 }
 
-Var Block::FeedForwardHalf(Tape& tape, const Var& x_ND, const Var& mixed_ND,
-                           RecomputePolicy recompute) {
-  const bool again = recompute == RecomputePolicy::kFfn;
-  const RebuildScope rebuild(tape, again);
+Var Block::FeedForwardHalf(Tape& tape, const Var& x_ND, const Var& mixed_ND) {
   const SumAndNorm y = AddRmsNorm(tape, x_ND, mixed_ND, norm2_, eps_);
-  return Add(tape, y.sum, Normed(tape, ffn_.Forward(tape, y.normed, again), norm2_post_));
+  if (norm2_post_ == nullptr) return ffn_.Forward(tape, y.normed, &y.sum);
+  return Add(tape, y.sum, Normed(tape, ffn_.Forward(tape, y.normed), norm2_post_));
 }
 
 Tensor Block::Step(Stream& stream, const Tensor& x_BD, MixerState& state,
@@ -66,9 +66,7 @@ Tensor Block::Step(Stream& stream, const Tensor& x_BD, MixerState& state,
   tape.set_recording(false);
   const Var x = tape.Input(x_BD);
   const Tensor mixed = mixer_->Step(stream, RmsNorm(tape, x, norm1_, eps_).value, state, context);
-  return FeedForwardHalf(tape, x, Normed(tape, tape.Input(mixed), norm1_post_),
-                         RecomputePolicy::kNone)
-      .value;
+  return FeedForwardHalf(tape, x, Normed(tape, tape.Input(mixed), norm1_post_)).value;
 }
 
 double Block::FlopsPerToken(int64_t sequence) const {

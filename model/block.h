@@ -31,7 +31,7 @@ class Block {
  private:
   // A half's output as it is added to the residual.
   Var Normed(Tape& tape, const Var& out_ND, Param* post) const;
-  Var FeedForwardHalf(Tape& tape, const Var& x_ND, const Var& mixed_ND, RecomputePolicy recompute);
+  Var FeedForwardHalf(Tape& tape, const Var& x_ND, const Var& mixed_ND);
 
   std::string kind_;
   double eps_;

@@ -11,10 +11,12 @@ FeedForward::FeedForward(int64_t width, int64_t hidden, const ParamScope& scope)
       up_(scope.Add("up.weight", {hidden, width}, ProjectionInit(width))),
       down_(scope.Add("down.weight", {width, hidden}, ProjectionInit(hidden))) {}
 
-Var FeedForward::Forward(Tape& tape, const Var& x_ND, bool rebuild) {
-  const Var gate = Linear(tape, x_ND, gate_, rebuild);
-  const Var up = Linear(tape, x_ND, up_, rebuild);
-  return Linear(tape, SwiGlu(tape, gate, up), down_);
+Var FeedForward::Forward(Tape& tape, const Var& x_ND, const Var* residual_ND) {
+  const Var gate = Linear(tape, x_ND, gate_);
+  const Var up = Linear(tape, x_ND, up_);
+  const Var hidden = SwiGlu(tape, gate, up);
+  return residual_ND == nullptr ? Linear(tape, hidden, down_)
+                                : LinearPlus(tape, *residual_ND, hidden, down_);
 }
 
 double FeedForward::FlopsPerToken() const {

@@ -9,8 +9,8 @@ namespace lt2 {
 class FeedForward {
  public:
   FeedForward(int64_t width, int64_t hidden, const ParamScope& scope);
-  // `rebuild`: a tape that rebuilds makes the gate and up products again in backward.
-  Var Forward(Tape& tape, const Var& x_ND, bool rebuild = false);
+  // residual_ND, where there is one, is added to the result.
+  Var Forward(Tape& tape, const Var& x_ND, const Var* residual_ND = nullptr);
   double FlopsPerToken() const;
 
  private:

@@ -271,12 +271,14 @@ TEST_P(MixerSuite, RebuildingGivesTheSameBits) {
   const Tokens tokens = RandomTokens(config, 90, 3, 43);
   TinyModel tiny(config, DType::kF64, Backend::kCpu, 43);
   const TinyModel::Result plain = tiny.ForwardBackward(tokens);
-  tiny.rebuild = true;
-  for (const RecomputePolicy policy : {RecomputePolicy::kNone, RecomputePolicy::kFfn,
-                                       RecomputePolicy::kMixer, RecomputePolicy::kLoop}) {
-    const TinyModel::Result again = tiny.ForwardBackward(tokens, {.recompute = policy});
-    EXPECT_EQ(again.loss, plain.loss);
-    EXPECT_EQ(again.grads, plain.grads) << "policy " << static_cast<int>(policy);
+  for (const Rebuild rebuild : {Rebuild::kCheap, Rebuild::kProducts}) {
+    tiny.rebuild = rebuild;
+    for (const RecomputePolicy policy :
+         {RecomputePolicy::kNone, RecomputePolicy::kMixer, RecomputePolicy::kLoop}) {
+      const TinyModel::Result again = tiny.ForwardBackward(tokens, {.recompute = policy});
+      EXPECT_EQ(again.loss, plain.loss);
+      EXPECT_EQ(again.grads, plain.grads) << "policy " << Name(policy);
+    }
   }
 }
 

@@ -21,7 +21,7 @@ class TinyModel {
   LanguageModel model;
   // What the mixers' own losses weigh in the objective that ForwardBackward differentiates.
   double auxiliary_weight = 1;
-  bool rebuild = false;  // of the tape that ForwardBackward records
+  Rebuild rebuild = Rebuild::kNothing;  // of the tape that ForwardBackward records
 
   // Loss (nll sum) and the gradient of every parameter, by name.
   struct Result {
