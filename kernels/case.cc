@@ -1,23 +1,17 @@
 #include "kernels/case.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <numbers>
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "core/cuda.h"
 #include "core/hash.h"
 #include "core/philox.h"
 
 namespace lt2 {
 namespace {
-
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 uint64_t KeyOf(uint64_t seed, const std::string& name) {
   return Hash64(absl::StrCat(seed, "/", name));
@@ -44,7 +38,13 @@ Tensor ToDevice(const HostArray& array, const Shape& shape, DType dtype, Device 
 }  // namespace
 
 CaseContext::CaseContext(const CaseData& data, Tape& tape, DType dtype)
-    : data_(data), tape_(tape), dtype_(dtype) {}
+    : data_(data), tape_(&tape), dtype_(dtype) {}
+
+void CaseContext::MoveTo(Tape& tape) {
+  tape_ = &tape;
+  moved_ = true;
+  for (auto& [name, var] : vars_) var = tape.Input(var.value, /*needs_grad=*/true);
+}
 
 Tensor CaseContext::Make(const std::string& input) const {
   static const std::set<std::string> kAccumulators = {
@@ -54,7 +54,7 @@ Tensor CaseContext::Make(const std::string& input) const {
   // loss0, lse1 …: of a model's loops.
   const std::string kind = input.substr(0, input.find_last_not_of("0123456789") + 1);
   const DType dtype = kAccumulators.contains(kind) ? AccumulatorOf(dtype_) : dtype_;
-  return ToDevice(array, array.shape, dtype, tape_.device());
+  return ToDevice(array, array.shape, dtype, tape_->device());
 }
 
 const HostArray& CaseContext::Input(const std::string& input) const {
@@ -66,10 +66,23 @@ const HostArray& CaseContext::Input(const std::string& input) const {
 Var CaseContext::In(const std::string& input) {
   const auto it = vars_.find(input);
   if (it != vars_.end()) return it->second;
-  return vars_[input] = tape_.Input(Make(input), /*needs_grad=*/true);
+  return vars_[input] = tape_->Input(Make(input), /*needs_grad=*/true);
 }
 
-Tensor CaseContext::Value(const std::string& input) { return Make(input); }
+Tensor CaseContext::OnceMoved(const std::string& input, const std::function<Tensor()>& make) {
+  if (!moved_) return make();
+  Tensor& made = constants_[input];
+  if (!made.defined()) made = make();
+  return made;
+}
+
+Tensor CaseContext::Value(const std::string& input) {
+  return OnceMoved(input, [&] { return Make(input); });
+}
+
+Tensor CaseContext::Ints(const std::string& input) {
+  return OnceMoved(input, [&] { return MakeInts(input); });
+}
 
 Param& CaseContext::Weight(const std::string& input) {
   return MakeParam(input, AccumulatorOf(dtype_));
@@ -82,21 +95,21 @@ Param& CaseContext::MakeParam(const std::string& input, DType dtype) {
   if (!param) {
     const HostArray& array = Input(input);
     param = std::make_unique<Param>(ParamSpec{.name = input, .shape = array.shape}, dtype,
-                                    tape_.device());
-    param->value = ToDevice(array, array.shape, dtype, tape_.device());
-    param->BindGradient(Tensor::Zeros(array.shape, AccumulatorOf(dtype), tape_.device()));
+                                    tape_->device());
+    param->value = ToDevice(array, array.shape, dtype, tape_->device());
+    param->BindGradient(Tensor::Zeros(array.shape, AccumulatorOf(dtype), tape_->device()));
     param->ExpectUses(uses_);
   }
   return *param;
 }
 
-Tensor CaseContext::Ints(const std::string& input) {
+Tensor CaseContext::MakeInts(const std::string& input) const {
   const HostArray& array = Input(input);
-  if (tape_.device().backend == Backend::kMeta) {
-    return Tensor::Empty(array.shape, DType::kI32, tape_.device());
+  if (tape_->device().backend == Backend::kMeta) {
+    return Tensor::Empty(array.shape, DType::kI32, tape_->device());
   }
   const std::vector<int32_t> values(array.values.begin(), array.values.end());
-  return Tensor::FromHost(values, array.shape, tape_.device());
+  return Tensor::FromHost(values, array.shape, tape_->device());
 }
 
 double CaseContext::Number(const std::string& attribute) const {
@@ -137,7 +150,7 @@ const Documents& CaseContext::documents(const std::string& sequence) {
     for (int64_t row = 0; row <= shape[0]; ++row)
       cu.push_back(static_cast<int32_t>(row * shape[1]));
   }
-  documents_ = std::make_unique<Documents>(Documents::Of(cu, tape_.device()));
+  documents_ = std::make_unique<Documents>(Documents::Of(cu, tape_->device()));
   return *documents_;
 }
 
@@ -146,18 +159,10 @@ CaseResult RunCase(const OpCase& op_case, const CaseData& data, Stream& stream, 
   Tape tape(stream);
   CaseContext context(data, tape, dtype);
   context.set_uses(options.uses);
-  if (options.warm_up) {
-    tape.set_recording(false);
-    op_case.run(context);
-    tape.set_recording(true);
-  }
   CaseResult result;
   std::vector<Tape::Seed> seeds;
   for (int use = 0; use < options.uses; ++use) {
-    const auto start = std::chrono::steady_clock::now();
     const std::map<std::string, Var> outputs = op_case.run(context);
-    WaitFor(stream);
-    result.forward_seconds += SecondsSince(start);
     for (const auto& [name, var] : outputs) {
       result.outputs[name] = ToHost(var.value, var.shape(), data.outputs, name);
       if (!var.needs_grad()) continue;
@@ -173,10 +178,7 @@ CaseResult RunCase(const OpCase& op_case, const CaseData& data, Stream& stream, 
 
   std::vector<Var> wrt;
   for (const auto& [name, var] : context.vars()) wrt.push_back(var);
-  const auto start = std::chrono::steady_clock::now();
   const std::vector<Tensor> grads = tape.Backward(std::move(seeds), wrt);
-  WaitFor(stream);
-  result.backward_seconds = SecondsSince(start);
 
   size_t i = 0;
   for (const auto& [name, var] : context.vars()) {
@@ -205,39 +207,42 @@ double RelativeError(const HostArray& a, const HostArray& b) {
   return norm < 1e-6 ? difference : difference / norm;
 }
 
+namespace {
+
+// Each value a function of its index alone.
+template <class Fn>
+HostArray Filled(const Shape& shape, bool integer, const Fn& value) {
+  HostArray array{.shape = shape, .values = std::vector<double>(shape.size()), .integer = integer};
+#pragma omp parallel for schedule(static)
+  for (int64_t i = 0; i < shape.size(); ++i) array.values[i] = value(i);
+  return array;
+}
+
+}  // namespace
+
 HostArray RandomNormal(uint64_t seed, const std::string& name, const Shape& shape, double scale) {
-  const uint64_t key = KeyOf(seed, name);
-  HostArray array{.shape = shape};
-  for (int64_t i = 0; i < shape.size(); ++i) {
+  return Filled(shape, false, [key = KeyOf(seed, name), scale](int64_t i) -> double {
     const Philox4 words = Philox(key, i);
     const double radius = std::sqrt(-2 * std::log(OpenUniform(words[0])));
     const double normal = radius * std::cos(2 * std::numbers::pi * OpenUniform(words[1]));
-    array.values.push_back(static_cast<float>(scale * normal));
-  }
-  return array;
+    return static_cast<float>(scale * normal);
+  });
 }
 
 HostArray RandomUniform(uint64_t seed, const std::string& name, const Shape& shape, double low,
                         double high) {
-  const uint64_t key = KeyOf(seed, name);
-  HostArray array{.shape = shape};
-  for (int64_t i = 0; i < shape.size(); ++i) {
-    const double u = OpenUniform(Philox(key, i)[0]);
-    array.values.push_back(static_cast<float>(low + (high - low) * u));
-  }
-  return array;
+  return Filled(shape, false, [key = KeyOf(seed, name), low, high](int64_t i) -> double {
+    return static_cast<float>(low + (high - low) * OpenUniform(Philox(key, i)[0]));
+  });
 }
 
 HostArray RandomInts(uint64_t seed, const std::string& name, const Shape& shape, int64_t low,
                      int64_t high) {
   CHECK_LT(low, high);
-  const uint64_t key = KeyOf(seed, name);
-  HostArray array{.shape = shape, .integer = true};
-  for (int64_t i = 0; i < shape.size(); ++i) {
+  return Filled(shape, true, [key = KeyOf(seed, name), low, high](int64_t i) {
     const double u = OpenUniform(Philox(key, i)[0]);
-    array.values.push_back(static_cast<double>(low + static_cast<int64_t>(u * (high - low))));
-  }
-  return array;
+    return static_cast<double>(low + static_cast<int64_t>(u * (high - low)));
+  });
 }
 
 HostArray IntArray(const std::vector<int64_t>& values) {

@@ -42,7 +42,10 @@ class CaseContext {
  public:
   CaseContext(const CaseData& data, Tape& tape, DType dtype);
 
-  Tape& tape() { return tape_; }
+  Tape& tape() { return *tape_; }
+  // Goes on on another tape: inputs made so far become its leaves. From the first move on what
+  // Value and Ints give is made once, so that nothing is copied from the host in later runs.
+  void MoveTo(Tape& tape);
   DType dtype() const { return dtype_; }
   bool Has(const std::string& input) const { return data_.inputs.count(input) > 0; }
   Var In(const std::string& input);         // with its gradient
@@ -67,11 +70,15 @@ class CaseContext {
  private:
   const HostArray& Input(const std::string& input) const;
   Tensor Make(const std::string& input) const;
+  Tensor MakeInts(const std::string& input) const;
+  Tensor OnceMoved(const std::string& input, const std::function<Tensor()>& make);
   Param& MakeParam(const std::string& input, DType dtype);
   const CaseData& data_;
-  Tape& tape_;
+  Tape* tape_;
   DType dtype_;
   int uses_ = 1;
+  bool moved_ = false;
+  std::map<std::string, Tensor> constants_;
   std::map<std::string, Var> vars_;
   std::map<std::string, std::unique_ptr<Param>> weights_;
   std::unique_ptr<Documents> documents_;
@@ -83,8 +90,10 @@ struct OpCase {
   std::function<std::map<std::string, Var>(CaseContext&)> run;
   // Small instances for tests, random from the seed: ordinary, odd and extreme sizes.
   std::function<std::vector<CaseData>(uint64_t seed)> instances;
-  // One instance of a size worth timing.
+  // One instance of a size worth timing on a CPU.
   std::function<CaseData()> bench;
+  // Likewise on a GPU: a model's own, moving far more than its caches hold. Null: as on a CPU.
+  std::function<CaseData()> gpu_bench = {};
 };
 
 // Every case, in the order of cases/cases.def.
@@ -93,14 +102,11 @@ const OpCase* FindOpCase(const std::string& op);
 
 struct CaseResult {
   HostArrays outputs, grads;  // float64 copies of what came out
-  double forward_seconds = 0, backward_seconds = 0;
 };
 struct RunOptions {
   // How often the operator is applied to the same inputs on one tape: gradients come out as many
   // times as large, if every kernel adds where it must.
   int uses = 1;
-  // One forward that is not recorded before the timed ones, so that times are the operator's alone.
-  bool warm_up = false;
 };
 // Runs forward, and backward from the cotangents. Cotangents missing from `data` are drawn from its
 // name, so that two runs agree. On kMeta the arrays have shapes and no values.

@@ -12,21 +12,25 @@ namespace lt2 {
 
 // What this machine does at best with the threads in use.
 struct MachineLimits {
-  double gemm_flops = 0;  // per second, in the run's dtype: 1024³, 8192³ on a GPU
+  double gemm_flops =
+      0;  // per second, in the run's dtype, on random numbers: 1024³, 8192³ on a GPU
   double copy_bytes = 0;  // per second, read plus written, far beyond the caches
 };
 MachineLimits MeasureLimits(Device device, DType dtype);
 
 // One operator, or one mixer's whole layer, at a size worth timing.
 struct OpTiming {
+  // `floor_s`: the larger of FLOPs at gemm_flops and bytes, by the formula, at copy_bytes.
+  struct Pass {
+    double seconds = 0, flops = 0, bytes = 0, floor_s = 0;
+    double share() const { return seconds > 0 ? floor_s / seconds : 0; }
+  };
   std::string op, name;
-  double forward_s = 0, backward_s = 0;  // medians
-  double flops = 0, bytes = 0;           // of both: done, and read or written
-  double floor_s = 0;  // of both: the larger of FLOPs at gemm_flops and bytes at copy_bytes
-  double share() const { return floor_s / (forward_s + backward_s); }
+  Pass forward, backward;  // no backward: zeros
 };
-// `ops`: names of operators or mixer.KIND; empty: all. NotFound for an unknown name. `dtype`: F32,
-// F64 on the CPU, BF16 on a GPU.
+// On a GPU runs are replayed as a graph, launch gaps left out; backward is then what forward and
+// backward take beyond forward. `ops`: names of operators or mixer.KIND; empty: all. NotFound for
+// an unknown name. `dtype`: F32, F64 on the CPU, BF16 on a GPU.
 absl::StatusOr<std::vector<OpTiming>> BenchOps(const std::vector<std::string>& ops, Device device,
                                                DType dtype, int repeats);
 

@@ -1,9 +1,9 @@
 #include "launch/bench_target.h"
 
-#include "core/cuda.h"
+#include <set>
+
 #include "core/status_macros.h"
 #include "core/strings.h"
-#include "core/trace.h"
 #include "kernels/case.h"
 #include "kernels/elementwise.h"
 #include "kernels/init.h"
@@ -14,87 +14,122 @@ namespace lt2 {
 namespace {
 
 constexpr char kMixerPrefix[] = "mixer.";
+constexpr int kManyUses = 1 << 24;  // more than will be run
 
 class OpTarget final : public BenchTarget {
  public:
-  OpTarget(const OpCase& op_case, DType dtype)
-      : op_case_(op_case), data_(op_case.bench()), dtype_(dtype) {}
+  OpTarget(const OpCase& op_case, Device device, DType dtype)
+      : op_case_(op_case),
+        data_(device.backend == Backend::kCuda && op_case.gpu_bench ? op_case.gpu_bench()
+                                                                    : op_case.bench()),
+        dtype_(dtype) {}
   const std::string& name() const override { return data_.name; }
-  Seconds Run(Stream& stream) override {
-    const bool counted = stream.device.backend == Backend::kMeta;
-    const CaseResult result = RunCase(op_case_, data_, stream, dtype_, {.warm_up = !counted});
-    return {.forward = result.forward_seconds, .backward = result.backward_seconds};
+
+  void Prepare(Stream& stream) override {
+    first_ = std::make_unique<Tape>(stream);
+    context_ = std::make_unique<CaseContext>(data_, *first_, dtype_);
+    context_->set_uses(kManyUses);
+    cotangents_.clear();
+    Tape tape(stream);
+    context_->MoveTo(tape);
+    for (const auto& [output, var] : op_case_.run(*context_)) {
+      if (!var.needs_grad()) continue;
+      const DType dtype = var.value.dtype();
+      cotangents_[output] = stream.device.backend == Backend::kMeta
+                                ? Tensor::Empty(var.shape(), dtype, stream.device)
+                                : Tensor::FromHost(RandomNormal(0, output, var.shape()).values,
+                                                   var.shape(), dtype, stream.device);
+    }
+    context_->MoveTo(*first_);
+  }
+
+  void Run(bool backward, const std::function<void()>& between) override {
+    Tape tape(first_->stream());
+    context_->MoveTo(tape);
+    std::vector<Tape::Seed> seeds;
+    for (auto& [output, var] : op_case_.run(*context_)) {
+      if (var.needs_grad()) seeds.push_back({var, cotangents_.at(output)});
+    }
+    if (between) between();
+    if (!backward || seeds.empty()) return context_->MoveTo(*first_);
+    std::vector<Var> wrt;
+    for (const auto& [input, var] : context_->vars()) wrt.push_back(var);
+    tape.Backward(std::move(seeds), wrt);
+    context_->MoveTo(*first_);
+  }
+
+  // These read a result on the host, or give an argument from there.
+  bool waits() const override {
+    return std::set<std::string>{"adamw", "head_loss"}.contains(op_case_.op);
   }
 
  private:
   const OpCase& op_case_;
   const CaseData data_;
   const DType dtype_;
+  std::unique_ptr<Tape> first_;  // the context is on it between runs
+  std::unique_ptr<CaseContext> context_;
+  std::map<std::string, Tensor> cotangents_;
 };
 
 class MixerTarget final : public BenchTarget {
  public:
-  static constexpr int64_t kRows = 2, kLength = 512;
-
-  MixerTarget(const std::string& kind, const ModelConfig& config, DType dtype)
+  MixerTarget(const std::string& kind, const ModelConfig& config, int64_t length, DType dtype)
       : dtype_(dtype),
+        length_(length),
         width_(config.width),
         mixer_(
             MakeMixer(kind, config, {.scope = ParamScope(params_), .root = ParamScope(params_)})),
-        name_(StrCat(kRows, "x", kLength, " width ", width_, " heads ", config.heads, ", ",
+        name_(StrCat(kRows, "x", length, " width ", width_, " heads ", config.heads, ", ",
                      params_.elements(), " parameters")) {}
   const std::string& name() const override { return name_; }
 
-  Seconds Run(Stream& stream) override {
-    Bind(stream);
-    for (Param* param : params_.all()) param->ExpectUses(params_.Sites(param));
-    const Documents documents = Documents::Rows(kRows, kLength, stream.device);
-    Tape tape(stream);
-    const Var x = tape.Input(x_ND_, /*needs_grad=*/true);
-    const double begun = MonotonicSeconds();
-    const MixerOutput out = mixer_->Forward(tape, x, {.documents = documents});
-    WaitFor(stream);
-    const double between = MonotonicSeconds();
-    std::vector<Tape::Seed> seeds = {{out.y_ND, x_ND_}};
-    if (out.auxiliary_loss.value.defined()) {
-      seeds.push_back({out.auxiliary_loss,
-                       Tensor::FromHost(std::vector<double>{1}, {1}, DType::kF64, stream.device)});
-    }
-    tape.Backward(std::move(seeds), std::span(&x, 1));
-    WaitFor(stream);
-    return {.forward = between - begun, .backward = MonotonicSeconds() - between};
-  }
-
- private:
-  void Bind(Stream& stream) {
+  void Prepare(Stream& stream) override {
+    stream_ = &stream;
     const Device device = stream.device;
-    if (x_ND_.defined() && x_ND_.device().backend == device.backend) return;
     for (Param* param : params_.all()) {
       const Shape& shape = param->spec.shape;
       const DType master = AccumulatorOf(dtype_);
+      const bool rounded = dtype_ != master && !param->spec.elementwise;
       param->value = {};
-      if (dtype_ != master && !param->spec.elementwise) {
-        param->BindValue(Tensor::Empty(shape, dtype_, device));
-      }
+      if (rounded) param->BindValue(Tensor::Empty(shape, dtype_, device));
       param->BindMaster(Tensor::Empty(shape, master, device));
       param->BindGradient(Tensor::Zeros(shape, master, device));
       InitParam(*param, /*seed=*/1);
-      if (dtype_ != master && !param->spec.elementwise) {
-        Cast(stream, {.from = param->master, .to = param->value});
-      }
+      if (rounded) Cast(stream, {.from = param->master, .to = param->value});
+      if (param->outstanding() == 0) param->ExpectUses(kManyUses);
     }
-    const Shape shape = {kRows * kLength, width_};
-    x_ND_ = device.backend == Backend::kMeta
-                ? Tensor::Empty(shape, dtype_, device)
-                : Tensor::FromHost(RandomNormal(1, "x", shape).values, shape, dtype_, device);
+    const Shape shape = {kRows * length_, width_};
+    const bool counted = device.backend == Backend::kMeta;
+    x_ND_ = counted ? Tensor::Empty(shape, dtype_, device)
+                    : Tensor::FromHost(RandomNormal(1, "x", shape).values, shape, dtype_, device);
+    one_ = Tensor::FromHost(std::vector<double>{1}, {1}, DType::kF64, device);
+    documents_ = std::make_unique<Documents>(Documents::Rows(kRows, length_, device));
+    Run(/*backward=*/true, {});
   }
 
+  void Run(bool backward, const std::function<void()>& between) override {
+    Tape tape(*stream_);
+    const Var x = tape.Input(x_ND_, /*needs_grad=*/true);
+    const MixerOutput out = mixer_->Forward(tape, x, {.documents = *documents_});
+    if (between) between();
+    if (!backward) return;
+    std::vector<Tape::Seed> seeds = {{out.y_ND, x_ND_}};
+    if (out.auxiliary_loss.value.defined()) seeds.push_back({out.auxiliary_loss, one_});
+    tape.Backward(std::move(seeds), std::span(&x, 1));
+  }
+
+ private:
+  static constexpr int64_t kRows = 2;
+
   const DType dtype_;
-  const int64_t width_;
+  const int64_t length_, width_;
   ParamSet params_;
   std::unique_ptr<Mixer> mixer_;
   const std::string name_;
-  Tensor x_ND_;
+  Stream* stream_ = nullptr;
+  Tensor x_ND_, one_;
+  std::unique_ptr<Documents> documents_;
 };
 
 }  // namespace
@@ -106,12 +141,17 @@ std::vector<std::string> BenchTargetNames() {
   return names;
 }
 
-absl::StatusOr<std::unique_ptr<BenchTarget>> MakeBenchTarget(const std::string& op, DType dtype) {
-  if (!op.starts_with(kMixerPrefix)) return std::make_unique<OpTarget>(*FindOpCase(op), dtype);
+absl::StatusOr<std::unique_ptr<BenchTarget>> MakeBenchTarget(const std::string& op, Device device,
+                                                             DType dtype) {
+  if (!op.starts_with(kMixerPrefix)) {
+    return std::make_unique<OpTarget>(*FindOpCase(op), device, dtype);
+  }
   const std::string kind = op.substr(sizeof(kMixerPrefix) - 1);
-  ASSIGN_OR_RETURN(const RunConfig config,
-                   LoadRunConfig(StrCat("lt2-0.6b-", kind), {"model.width=512"}));
-  return std::make_unique<MixerTarget>(kind, config.model, dtype);
+  const bool gpu = device.backend == Backend::kCuda;
+  std::vector<std::string> sets;
+  if (!gpu) sets.push_back("model.width=512");
+  ASSIGN_OR_RETURN(const RunConfig config, LoadRunConfig(StrCat("lt2-0.6b-", kind), sets));
+  return std::make_unique<MixerTarget>(kind, config.model, gpu ? 4096 : 512, dtype);
 }
 
 }  // namespace lt2

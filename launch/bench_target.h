@@ -1,6 +1,7 @@
 // What `lt2 bench op` can time: every operator's case, and the whole layer of every mixer.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,19 +14,21 @@ namespace lt2 {
 
 class BenchTarget {
  public:
-  struct Seconds {
-    double forward = 0, backward = 0;
-  };
   virtual ~BenchTarget() = default;
   virtual const std::string& name() const = 0;  // sizes and options
-  // Forward and backward once; on kMeta they are counted and take no time. Inputs are made before
-  // the clock starts.
-  virtual Seconds Run(Stream& stream) = 0;
+  // Makes inputs on the stream's device, and runs once.
+  virtual void Prepare(Stream& stream) = 0;
+  // Forward as in training, and backward after it if asked for and there is one; `between` is
+  // called between the two. Copies nothing from or to the host unless waits().
+  virtual void Run(bool backward, const std::function<void()>& between = {}) = 0;
+  virtual bool waits() const { return false; }
 };
 
 // Operators in the order of cases.def, then mixer.KIND in the order of mixers.def.
 std::vector<std::string> BenchTargetNames();
-// `op`: one of the names. A mixer's layer is that of the preset lt2-0.6b-KIND at half its width.
-absl::StatusOr<std::unique_ptr<BenchTarget>> MakeBenchTarget(const std::string& op, DType dtype);
+// `op`: one of the names; of a size for this device. A mixer's layer is that of the preset
+// lt2-0.6b-KIND, at half its width on a CPU.
+absl::StatusOr<std::unique_ptr<BenchTarget>> MakeBenchTarget(const std::string& op, Device device,
+                                                             DType dtype);
 
 }  // namespace lt2

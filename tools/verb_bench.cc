@@ -23,6 +23,21 @@ struct BenchFlags {
   int64_t least_mib = 1, most_mib = 256;
 };
 
+std::string FloorColumns(const OpTiming::Pass& pass) {
+  const double seconds = std::max(pass.seconds, 1e-12);
+  return absl::StrFormat("%9.4f %8.3f %8.1f %4.0f %%", 1e3 * pass.floor_s,
+                         pass.flops / seconds / 1e12, pass.bytes / seconds / 1e9,
+                         100 * pass.share());
+}
+
+nlohmann::json ToJson(const OpTiming::Pass& pass) {
+  return {{"seconds", pass.seconds},
+          {"flops", pass.flops},
+          {"bytes", pass.bytes},
+          {"floor_s", pass.floor_s},
+          {"share", pass.share()}};
+}
+
 absl::Status RunBenchOp(const BenchFlags& flags, VerbOutput& output) {
   if (LaunchRank() != 0) return absl::OkStatus();  // of one process
   ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device));
@@ -37,26 +52,21 @@ absl::Status RunBenchOp(const BenchFlags& flags, VerbOutput& output) {
     size_width = std::max(size_width, t.name.size());
   }
   if (!output.json) {
-    std::cout << absl::StrFormat("%-*s %-*s %12s %12s %8s %8s %9s\n", op_width, "operator",
-                                 size_width, "size", "forward ms", "backward ms", "GFLOP/s", "GB/s",
-                                 "of floor");
+    std::cout << absl::StrFormat("%-*s %-*s %10s %9s %8s %8s %6s %11s %9s %8s %8s %6s\n", op_width,
+                                 "operator", size_width, "size", "forward ms", "floor", "TFLOP/s",
+                                 "GB/s", "share", "backward ms", "floor", "TFLOP/s", "GB/s",
+                                 "share");
   }
   for (const OpTiming& t : timings) {
-    const double seconds = t.forward_s + t.backward_s;
     if (!output.json) {
-      std::cout << absl::StrFormat("%-*s %-*s %12.3f %12.3f %8.1f %8.1f %7.0f %%\n", op_width, t.op,
-                                   size_width, t.name, 1e3 * t.forward_s, 1e3 * t.backward_s,
-                                   t.flops / seconds / 1e9, t.bytes / seconds / 1e9,
-                                   100 * t.share());
+      std::cout << absl::StrFormat("%-*s %-*s %10.4f %s %11.4f %s\n", op_width, t.op, size_width,
+                                   t.name, 1e3 * t.forward.seconds, FloorColumns(t.forward),
+                                   1e3 * t.backward.seconds, FloorColumns(t.backward));
     }
     output.result.push_back({{"op", t.op},
                              {"name", t.name},
-                             {"forward_s", t.forward_s},
-                             {"backward_s", t.backward_s},
-                             {"flops", t.flops},
-                             {"bytes", t.bytes},
-                             {"floor_s", t.floor_s},
-                             {"share", t.share()}});
+                             {"forward", ToJson(t.forward)},
+                             {"backward", ToJson(t.backward)}});
   }
   output.result = {{"ops", output.result}};
   return absl::OkStatus();

@@ -26,6 +26,10 @@ OpCase Case(const char* op, Var (*apply)(Tape&, Var)) {
           .bench =
               [op] {
                 return Instance(op, 0, {2048, 256}, 1);
+              },
+          .gpu_bench =
+              [op] {
+                return Instance(op, 0, {16384, 2048}, 1);
               }};
 }
 

@@ -25,6 +25,10 @@ OpCase AddCase() {
           .bench =
               [] {
                 return Instance(0, {2048, 256});
+              },
+          .gpu_bench =
+              [] {
+                return Instance(0, {8192, 2048});
               }};
 }
 

@@ -25,7 +25,8 @@ OpCase AddBiasCase() {
                 return std::vector<CaseData>{Instance(seed, 1, 1), Instance(seed, 7, 33),
                                              Instance(seed, 500, 96)};
               },
-          .bench = [] { return Instance(0, 2048, 256); }};
+          .bench = [] { return Instance(0, 2048, 256); },
+          .gpu_bench = [] { return Instance(0, 16384, 2048); }};
 }
 
 }  // namespace lt2

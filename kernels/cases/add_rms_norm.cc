@@ -29,7 +29,8 @@ OpCase AddRmsNormCase() {
                 return std::vector<CaseData>{Instance(seed, 1, 1), Instance(seed, 5, 40),
                                              Instance(seed, 300, 131)};
               },
-          .bench = [] { return Instance(0, 2048, 256); }};
+          .bench = [] { return Instance(0, 2048, 256); },
+          .gpu_bench = [] { return Instance(0, 8192, 2048); }};
 }
 
 }  // namespace lt2

@@ -58,6 +58,10 @@ OpCase AttentionCase() {
           .bench =
               [] {
                 return Instance(0, {8, 256, 4, 4, 32, 32, 0, false, {}});
+              },
+          .gpu_bench =
+              [] {
+                return Instance(0, {2, 4096, 16, 16, 128, 128, 0, false, {}});
               }};
 }
 

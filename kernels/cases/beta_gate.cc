@@ -25,7 +25,8 @@ OpCase BetaGateCase() {
                 return std::vector<CaseData>{Instance(seed, 1, 1, 1), Instance(seed, 77, 3, 2),
                                              Instance(seed, 2000, 9, 1)};
               },
-          .bench = [] { return Instance(0, 2048, 4, 1); }};
+          .bench = [] { return Instance(0, 2048, 4, 1); },
+          .gpu_bench = [] { return Instance(0, 1 << 20, 16, 1); }};
 }
 
 }  // namespace lt2

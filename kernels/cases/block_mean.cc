@@ -37,6 +37,10 @@ OpCase BlockMeanCase() {
           .bench =
               [] {
                 return Instance(0, {8, 1024, 4, 64}, 64);
+              },
+          .gpu_bench =
+              [] {
+                return Instance(0, {4, 4096, 16, 128}, 64);
               }};
 }
 

@@ -32,6 +32,10 @@ OpCase BranchGateCase() {
       .bench =
           [] {
             return Instance(0, {2048, 32, 32});
+          },
+      .gpu_bench =
+          [] {
+            return Instance(0, {8192, 16, 128});
           }};
 }
 

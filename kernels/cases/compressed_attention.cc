@@ -53,6 +53,10 @@ OpCase CompressedAttentionCase() {
           .bench =
               [] {
                 return Instance(0, {4, 512, 32, 2, 32, 32, 32, {}});
+              },
+          .gpu_bench =
+              [] {
+                return Instance(0, {2, 4096, 64, 4, 128, 128, 64, {}});
               }};
 }
 

@@ -41,7 +41,8 @@ OpCase DecayGateCase() {
                 }
                 return cases;
               },
-          .bench = [] { return Instance(0, 2048, 4, 1); }};
+          .bench = [] { return Instance(0, 2048, 4, 1); },
+          .gpu_bench = [] { return Instance(0, 8192, 16, 1, 128); }};
 }
 
 }  // namespace lt2

@@ -25,7 +25,8 @@ OpCase EmbeddingCase() {
                 return std::vector<CaseData>{Instance(seed, 1, 1, 1), Instance(seed, 50, 7, 24),
                                              Instance(seed, 700, 300, 33)};
               },
-          .bench = [] { return Instance(0, 2048, 256, 128); }};
+          .bench = [] { return Instance(0, 2048, 256, 128); },
+          .gpu_bench = [] { return Instance(0, 16384, 32768, 2048); }};
 }
 
 }  // namespace lt2

@@ -43,7 +43,8 @@ OpCase ExitLossCase() {
                 return std::vector<CaseData>{Instance(seed, 1, 1, 1), Instance(seed, 40, 2, 1),
                                              Instance(seed, 700, 4, 2), Instance(seed, 33, 7, 6)};
               },
-          .bench = [] { return Instance(0, 8192, 4, 1); }};
+          .bench = [] { return Instance(0, 8192, 4, 1); },
+          .gpu_bench = [] { return Instance(0, 1 << 20, 4, 1); }};
 }
 
 }  // namespace lt2

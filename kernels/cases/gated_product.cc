@@ -30,6 +30,10 @@ OpCase SwiGluCase() {
           .bench =
               [] {
                 return Instance("swiglu", "up", 0, {2048, 512}, 1);
+              },
+          .gpu_bench =
+              [] {
+                return Instance("swiglu", "up", 0, {8192, 5632}, 1);
               }};
 }
 
@@ -42,6 +46,10 @@ OpCase SigmoidGateCase() {
           .bench =
               [] {
                 return Instance("sigmoid_gate", "x", 0, {2048, 256}, 1);
+              },
+          .gpu_bench =
+              [] {
+                return Instance("sigmoid_gate", "x", 0, {8192, 2048}, 1);
               }};
 }
 
@@ -54,6 +62,10 @@ OpCase ProductCase() {
           .bench =
               [] {
                 return Instance("product", "x", 0, {2048, 256}, 1);
+              },
+          .gpu_bench =
+              [] {
+                return Instance("product", "x", 0, {8192, 2048}, 1);
               }};
 }
 

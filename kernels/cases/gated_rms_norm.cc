@@ -34,7 +34,8 @@ OpCase GatedRmsNormCase() {
                     Instance(seed, 1, 1, 2, "swish"), Instance(seed, 7, 3, 24, "sigmoid"),
                     Instance(seed, 211, 2, 96, "swish"), Instance(seed, 150, 5, 33, "sigmoid")};
               },
-          .bench = [] { return Instance(0, 2048, 4, 64, "swish"); }};
+          .bench = [] { return Instance(0, 2048, 4, 64, "swish"); },
+          .gpu_bench = [] { return Instance(0, 8192, 16, 192, "swish"); }};
 }
 
 }  // namespace lt2

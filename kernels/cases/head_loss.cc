@@ -64,7 +64,8 @@ OpCase HeadLossCase() {
             return {{"loss", MeanLoss(c.tape(), sums, c.Number("z_loss", 0))}};
           },
           .instances = Instances,
-          .bench = [] { return Instance(0, 2048, 128, 256, 0, 1, 0); }};
+          .bench = [] { return Instance(0, 2048, 128, 256, 0, 1, 0); },
+          .gpu_bench = [] { return Instance(0, 8192, 2048, 32768, 0, 1, 0); }};
 }
 
 OpCase HeadLossPerTokenCase() {
@@ -84,7 +85,8 @@ OpCase HeadLossPerTokenCase() {
                 for (CaseData& data : instances) data = renamed(std::move(data));
                 return instances;
               },
-          .bench = [renamed] { return renamed(Instance(0, 2048, 128, 256, 0, 1, 0)); }};
+          .bench = [renamed] { return renamed(Instance(0, 2048, 128, 256, 0, 1, 0)); },
+          .gpu_bench = [renamed] { return renamed(Instance(0, 8192, 2048, 32768, 0, 1, 0)); }};
 }
 
 }  // namespace lt2

@@ -32,6 +32,10 @@ OpCase Case(const char* op, Var (*apply)(CaseContext& c)) {
           .bench =
               [op] {
                 return Instance(op, 0, {2048, 8, 64});
+              },
+          .gpu_bench =
+              [op] {
+                return Instance(op, 0, {16384, 32, 64});
               }};
 }
 

@@ -33,7 +33,8 @@ OpCase HgrnGateCase() {
                 return std::vector<CaseData>{Gate(seed, 1, 1, 1, 0.5), Gate(seed, 77, 33, 4, 0.9),
                                              Gate(seed, 300, 64, 1, 1e-3)};
               },
-          .bench = [] { return Gate(0, 2048, 256, 1, 0.9); }};
+          .bench = [] { return Gate(0, 2048, 256, 1, 0.9); },
+          .gpu_bench = [] { return Gate(0, 16384, 2048, 1, 0.9); }};
 }
 
 OpCase LowerBoundCase() {

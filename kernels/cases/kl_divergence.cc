@@ -30,7 +30,8 @@ OpCase KlDivergenceCase() {
                     Instance(seed, 1, 1, 1, 1), Instance(seed, 33, 97, 1, 1),
                     Instance(seed, 70, 130, 2, 4), Instance(seed, 9, 4100, 0.5, 2)};
               },
-          .bench = [] { return Instance(0, 2048, 256, 1, 1); }};
+          .bench = [] { return Instance(0, 2048, 256, 1, 1); },
+          .gpu_bench = [] { return Instance(0, 512, 65536, 1, 1); }};
 }
 
 }  // namespace lt2

@@ -28,7 +28,8 @@ OpCase L2NormCase() {
                     Instance(seed, 1, 1, 2, 1), Instance(seed, 9, 3, 24, 1e-3),
                     Instance(seed, 301, 2, 96, 1), Instance(seed, 40, 1, 33, 100)};
               },
-          .bench = [] { return Instance(0, 2048, 4, 64, 1); }};
+          .bench = [] { return Instance(0, 2048, 4, 64, 1); },
+          .gpu_bench = [] { return Instance(0, 32768, 16, 96, 1); }};
 }
 
 }  // namespace lt2

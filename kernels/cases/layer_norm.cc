@@ -30,7 +30,8 @@ OpCase LayerNormCase() {
                     Instance(seed, 1, 1, 3, 0), Instance(seed, 7, 3, 24, 0.5),
                     Instance(seed, 211, 2, 96, 2), Instance(seed, 150, 5, 33, -1)};
               },
-          .bench = [] { return Instance(0, 2048, 4, 64, 0); }};
+          .bench = [] { return Instance(0, 2048, 4, 64, 0); },
+          .gpu_bench = [] { return Instance(0, 16384, 16, 128, 0); }};
 }
 
 }  // namespace lt2

@@ -26,7 +26,8 @@ OpCase LeadingChannelsCase() {
                 return std::vector<CaseData>{Instance(seed, 70, 18, 16), Instance(seed, 1, 1, 1),
                                              Instance(seed, 33, 5, 5), Instance(seed, 9, 40, 1)};
               },
-          .bench = [] { return Instance(0, 4096, 576, 512); }};
+          .bench = [] { return Instance(0, 4096, 576, 512); },
+          .gpu_bench = [] { return Instance(0, 32768, 576, 512); }};
 }
 
 }  // namespace lt2

@@ -55,6 +55,10 @@ OpCase LightningIndexerCase() {
           .bench =
               [] {
                 return Instance(0, {1, 2048, 8, 64, 256, true, {}});
+              },
+          .gpu_bench =
+              [] {
+                return Instance(0, {2, 4096, 8, 64, 512, true, {}});
               }};
 }
 

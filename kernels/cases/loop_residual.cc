@@ -29,7 +29,8 @@ OpCase LoopResidualCase() {
                                              Instance(seed, 7, 40, 4, 2),
                                              Instance(seed, 200, 131, 2, 1)};
               },
-          .bench = [] { return Instance(0, 2048, 256, 4, 3); }};
+          .bench = [] { return Instance(0, 2048, 256, 4, 3); },
+          .gpu_bench = [] { return Instance(0, 8192, 2048, 4, 3); }};
 }
 
 }  // namespace lt2

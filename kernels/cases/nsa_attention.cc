@@ -61,6 +61,10 @@ OpCase NsaAttentionCase() {
       .bench =
           [] {
             return Instance(0, {4, 512, 32, 2, 32, 32, 32, 4, 64, {}});
+          },
+      .gpu_bench =
+          [] {
+            return Instance(0, {1, 4096, 64, 4, 128, 128, 64, 16, 512, {}});
           }};
 }
 

@@ -30,6 +30,10 @@ OpCase RepeatHeadsCase() {
       .bench =
           [] {
             return Instance(0, {2048, 2, 64}, 4);
+          },
+      .gpu_bench =
+          [] {
+            return Instance(0, {16384, 4, 128}, 4);
           }};
 }
 

@@ -30,7 +30,8 @@ OpCase RmsNormCase() {
                     Instance(seed, 300, 131, 1, 1e-5), Instance(seed, 70, 512, 1e3, 1e-6),
                     Instance(seed, 90, 57, 1, 1e-5, 3)};
               },
-          .bench = [] { return Instance(0, 2048, 256, 1, 1e-6); }};
+          .bench = [] { return Instance(0, 2048, 256, 1, 1e-6); },
+          .gpu_bench = [] { return Instance(0, 16384, 2048, 1, 1e-6); }};
 }
 
 }  // namespace lt2

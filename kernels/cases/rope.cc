@@ -50,6 +50,10 @@ OpCase RopeCase() {
           .bench =
               [] {
                 return Instance(0, {8, 256, 4, 32}, 255, "half");
+              },
+          .gpu_bench =
+              [] {
+                return Instance(0, {4, 4096, 16, 128}, 4095, "half");
               }};
 }
 

@@ -40,6 +40,10 @@ OpCase Case(const char* op) {
           .bench =
               [op] {
                 return Instance(op, 0, {8, 256, 4, 4, 64, 64});
+              },
+          .gpu_bench =
+              [op] {
+                return Instance(op, 0, {2, 4096, 16, 16, 128, 128});
               }};
 }
 

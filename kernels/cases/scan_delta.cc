@@ -68,6 +68,11 @@ OpCase Case(Rule rule) {
           .bench =
               [rule] {
                 return Instance(0, {8, 256, 4, 4, 48, 96}, rule);
+              },
+          .gpu_bench =
+              [rule] {
+                return rule == Rule::kChannels ? Instance(0, {4, 4096, 16, 16, 128, 128}, rule)
+                                               : Instance(0, {2, 4096, 16, 16, 96, 192}, rule);
               }};
 }
 

@@ -90,6 +90,10 @@ OpCase MlstmCase() {
           .bench =
               [] {
                 return Instance(0, {8, 256, 4, 32, 64});
+              },
+          .gpu_bench =
+              [] {
+                return Instance(0, {2, 4096, 8, 128, 256});
               }};
 }
 

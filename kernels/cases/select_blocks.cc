@@ -58,6 +58,10 @@ OpCase SelectBlocksCase() {
           .bench =
               [] {
                 return Instance(0, {4, 512, 32, 2, 32, 4, 16, {}});
+              },
+          .gpu_bench =
+              [] {
+                return Instance(0, {2, 4096, 64, 4, 128, 16, 64, {}});
               }};
 }
 

@@ -42,6 +42,10 @@ OpCase ShortConvCase() {
           .bench =
               [] {
                 return Instance(0, {8, 256, 96}, 4, false, "silu", {});
+              },
+          .gpu_bench =
+              [] {
+                return Instance(0, {2, 4096, 6144}, 4, false, "silu", {});
               }};
 }
 

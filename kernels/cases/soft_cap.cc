@@ -27,7 +27,8 @@ OpCase SoftCapCase() {
                                              Instance(seed, 77, 3, 15, 30),
                                              Instance(seed, 2000, 9, 2, 0.01)};
               },
-          .bench = [] { return Instance(0, 2048, 4, 15, 4); }};
+          .bench = [] { return Instance(0, 2048, 4, 15, 4); },
+          .gpu_bench = [] { return Instance(0, 1 << 20, 16, 15, 4); }};
 }
 
 }  // namespace lt2

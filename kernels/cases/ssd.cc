@@ -43,6 +43,10 @@ OpCase SsdCase() {
           .bench =
               [] {
                 return Instance(0, {8, 256, 1, 8, 64, 64});
+              },
+          .gpu_bench =
+              [] {
+                return Instance(0, {2, 4096, 1, 32, 128, 64});
               }};
 }
 
