@@ -89,6 +89,8 @@ __global__ void __launch_bounds__(kPassThreads, 1)
   const ScanShape& n = pass.shape;
   const int begin = blockIdx.x * kPanelColumns, head = blockIdx.y, document = blockIdx.z;
   const PassOrder<P> order{.chunks = ChunksOf(n, document), .head = head, .heads = n.heads};
+  const bool writes = pass.to_DGKV != nullptr && (order.count() > 0 || !pass.accumulate);
+  if (order.count() == 0 && !writes) return;
   const PassMemory<P> shared;
   shared.Begin(PaddedWidth(n.k));
   if (WarpgroupIndex() > 0) {
@@ -106,9 +108,7 @@ __global__ void __launch_bounds__(kPassThreads, 1)
     state.Load(pass.from_DGKV + of_document, n.k, n.v, begin);
   }
   PassChunks(pass, shared, order, state);
-  if (pass.to_DGKV != nullptr && (order.count() > 0 || !pass.accumulate)) {
-    state.Store(pass.to_DGKV + of_document, n.k, n.v, begin, pass.accumulate);
-  }
+  if (writes) state.Store(pass.to_DGKV + of_document, n.k, n.v, begin, pass.accumulate);
 }
 
 // What the maps need of a pass besides its own.
