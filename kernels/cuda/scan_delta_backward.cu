@@ -1,5 +1,6 @@
 // The reverse pass over chunks with what it needs, and then each chunk's gradients.
 #include "kernels/cuda/scan_delta_gradients.cuh"
+#include "kernels/cuda/scan_delta_gradients_channels.cuh"
 #include "kernels/cuda/scan_delta_gradients_warpgroup.cuh"
 
 namespace lt2::cuda {
@@ -35,7 +36,7 @@ void ReversePass(const Stream& stream, const ScanDeltaBackwardArgs& a, const Del
 
 bool FitsWarpgroups(const DeltaGradients<bf16>& data) {
   const ScanShape& n = data.in.shape;
-  if (!HasWarpgroups() || data.in.g_NGK != nullptr) return false;
+  if (!HasWarpgroups() || reinterpret_cast<uintptr_t>(data.in.g_NGK) % 16 != 0) return false;
   if (n.k > 2 * kPanel || n.k % 8 != 0 || n.v % 8 != 0) return false;
   for (const bf16* x :
        {data.in.q_NHK, data.in.k_NHK, data.in.v_NGV, data.do_NGV, data.u_NGV,
@@ -52,13 +53,17 @@ void LaunchWarpgroups(const Stream& stream, const DeltaGradients<bf16>& data, in
   int device = 0, processors = 0;
   LT2_CUDA_CHECK(cudaGetDevice(&device));
   LT2_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  const auto run = [&]<int kWidth>() {
-    constexpr int kBytes = DeltaGradientPass<kWidth>::kBytes;
-    const auto kernel = DeltaGradientsOfWarpgroups<kWidth>;
-    AllowShared(kernel, kBytes);
-    kernel<<<static_cast<unsigned>(std::min(items, processors)), kGradientThreads, kBytes,
+  const auto launch = [&](const auto kernel, int bytes) {
+    AllowShared(kernel, bytes);
+    kernel<<<static_cast<unsigned>(std::min(items, processors)), kGradientThreads, bytes,
              Handle(stream)>>>(data, items);
     CheckLaunch("scan_delta gradients");
+  };
+  const auto run = [&]<int kWidth>() {
+    if (data.in.g_NGK == nullptr) {
+      return launch(DeltaRowGradientsKernel<kWidth>, DeltaRowGradients<kWidth>::kBytes);
+    }
+    launch(DeltaChannelGradientsKernel<kWidth>, DeltaChannelGradients<kWidth>::kBytes);
   };
   if (data.in.shape.k <= 64) return run.operator()<64>();
   if (data.in.shape.k <= 96) return run.operator()<96>();

@@ -114,6 +114,19 @@ class GradientStream {
     }
   }
 
+  // The log-decays of its key channels [64, kWidth], where the pairs' weights will be.
+  __device__ void FetchDecays(const GradientUnit& unit) const {
+    constexpr int kPieces = kWidth / 4;
+    static_assert(kPanel * kWidth * 4 <= Tiles::kSmall - Tiles::kW);
+#pragma unroll
+    for (int i = threadIdx.x; i < kPanel * kPieces; i += kGradientThreads) {
+      const int r = i / kPieces, column = i % kPieces * 4;
+      const int64_t from = (Row(unit) + int64_t{r} * n_.heads) * n_.k + column;
+      CopyAsync16(shared_ + Tiles::kW + i * 16, data_.in.g_NGK + from,
+                  r < unit.rows && column < n_.k);
+    }
+  }
+
  private:
   __device__ GradientUnit Existing(int item) const {
     for (; item < items_; item += gridDim.x) {

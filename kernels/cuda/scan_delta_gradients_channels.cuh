@@ -1,0 +1,356 @@
+// scan_delta_gradients.cuh on warpgroups, with one decay per key channel.
+//
+// Pairs of rows under such a decay are taken in eights of rows, one eight after the other: with
+// G^e the sum of log-decays up to the last row of eight e, the sums of rows in later eights stand
+// at G^e while what e adds is
+//   W_rj exp(G^e - G_j) k_j  resp., backwards and at G^(e-1),  W_rj exp(G_r - G^(e-1)) q_r
+// and on the way to the next eight they are multiplied by exp(G^(e+1) - G^e). No exponent is above
+// zero. What the state gives is the beginning: it stands at the chunk's start or end. Pairs inside
+// an eight are taken one by one.
+#pragma once
+
+#include "kernels/cuda/scan_delta_gradients_sums.cuh"
+
+namespace lt2::cuda {
+
+inline constexpr int kEight = 8, kEights = kPanel / kEight;
+
+template <int kWidth>
+struct ChannelDecayGradients {
+  float beta[kPanel], e_v[kPanel], x_k[kPanel];  // of rows: beta, <E, v> and <X, k>
+  float of_eight[kEights][kWidth], whole[kWidth];  // exp of an eight's log-decays, and of all
+  float at_end[4][kWidth], crossing[kWidth];       // shares of the last row's dG; <S_in, dS_out>
+};
+
+template <int kWidth>
+class DeltaChannelGradients
+    : public DeltaGradientSums<kWidth, true, ChannelDecayGradients<kWidth>> {
+ public:
+  using Base = DeltaGradientSums<kWidth, true, ChannelDecayGradients<kWidth>>;
+  using Base::Base;
+  using typename Base::Tiles;
+
+  __device__ void Run() {
+    Base::ForEachUnit([](int) {},
+                      [&](const GradientUnit& unit, int at) {
+                        sums_ = reinterpret_cast<float*>(base_ + at);
+                        late_ = at + kSumsBytes;
+                        early_ = late_ + Tiles::kPanels * Tiles::kPanelBytes;
+                        Finish(unit);
+                      });
+  }
+
+ private:
+  using Base::AddKeys, Base::base_, Base::beta_, Base::crossing_, Base::data_, Base::e_v_;
+  using Base::group_, Base::MultiplyInverse, Base::n_, Base::PutRowSums, Base::Rows, Base::row_;
+  using Base::shared_, Base::small_, Base::square_, Base::StoreKeys, Base::stream_, Base::Tile;
+  using Base::wide_;
+
+  // In the last stage: G / ln 2 of rows, later q dQ + beta k X - k dWrite; and keys scaled to their
+  // eight's last row (late), and beta K to the row before their eight (early).
+  static constexpr int kStride = kWidth + 8, kSumsBytes = kPanel * kStride * 4;
+  static_assert(kSumsBytes % 1024 == 0);
+  static_assert(kSumsBytes + 2 * Tiles::kPanels * Tiles::kPanelBytes <= Tiles::kStageBytes);
+
+  __device__ void Finish(const GradientUnit& unit) {
+    SumDecays();
+    __syncthreads();
+    Pairs();
+    PublishShared();
+    __syncthreads();
+    AddPairs();
+    __syncthreads();
+    PairsInEights();
+    __syncthreads();
+    AddTile(group_ == 0 ? late_ : group_ == 1 ? early_ : Tiles::kX);
+    if (group_ == 0) {
+      PutDecayGradients(Tiles::kQ);
+      PutRows(base_ + Tiles::kQ, wide_);
+    } else if (group_ == 1) {
+      float sum[2] = {};
+      AddKeys(sum, Tiles::kK);
+      PutRowSums(sum, small_.x_k);
+      ForEachPair(wide_, [&](int i, int, float& x, float& y) { x *= beta_[i], y *= beta_[i]; });
+    } else {
+      PutRowSums(e_v_, small_.e_v);
+    }
+    __syncthreads();
+    if (group_ == 0) StoreKeys(unit, data_.dq_NHK, Tiles::kQ);
+    if (group_ == 1) {
+      AddDecayGradients(1);
+      PutRows(base_ + Tiles::kX, wide_);
+    }
+    __syncthreads();
+    if (group_ == 2) {
+      AddDecayGradients(-1);
+      AddTile(Tiles::kX);
+      PutRows(base_ + Tiles::kX, wide_);
+      StoreKeys(unit, data_.dk_NHK, Tiles::kX);
+    }
+    __syncthreads();
+    StoreRowGradients(unit);
+  }
+
+  // Of row r up to row -1, which is the start.
+  __device__ float2 SumAt(int r, int c) const {
+    if (r < 0) return {0, 0};
+    return *reinterpret_cast<const float2*>(sums_ + r * kStride + c);
+  }
+
+  __device__ void SumDecays() {
+    constexpr float kLeast = -100, kLog2E = 1.44269504f;  // beyond kLeast exp(g) is zero anyway
+    const float* decays = reinterpret_cast<const float*>(base_ + Tiles::kW);
+    for (int i = threadIdx.x; i < kEights * kWidth; i += kGradientThreads) {
+      const int first = i / kWidth * kEight, c = i % kWidth;
+      float sum = 0;
+#pragma unroll 8
+      for (int r = 0; r < first; ++r) sum += fmaxf(decays[r * kWidth + c], kLeast);
+      const float before = sum;
+#pragma unroll
+      for (int r = first; r < first + kEight; ++r) {
+        sum += fmaxf(decays[r * kWidth + c], kLeast);
+        sums_[r * kStride + c] = kLog2E * sum;
+      }
+      small_.of_eight[i / kWidth][c] = Exp2(kLog2E * (sum - before));
+      if (first + kEight == kPanel) small_.whole[c] = Exp2(kLog2E * sum);
+    }
+    if (group_ == 1 && threadIdx.x % 4 == 0) {
+      small_.beta[row_] = beta_[0], small_.beta[row_ + 8] = beta_[1];
+    }
+#pragma unroll
+    for (int i = 0; i < Base::kCrossings; ++i) {
+      float sum = crossing_[i];
+#pragma unroll
+      for (int lanes = 1; lanes < 8; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
+      const int channel = threadIdx.x / 8 + i * (kGradientThreads / 8);
+      if (threadIdx.x % 8 == 0 && channel < kWidth) small_.crossing[channel] = sum;
+    }
+  }
+
+  // W and B, without decays; keys scaled within their eights; the last row's share of dG.
+  __device__ void Pairs() {
+    const auto mask = [&](float factor, int least) {
+      ForEachPair(square_, [&](int i, int c, float& x, float& y) {
+        x = c + least <= row_ + 8 * i ? factor * x : 0;
+        y = c + 1 + least <= row_ + 8 * i ? factor * y : 0;
+      });
+    };
+    if (group_ == 0) {
+      mask(data_.in.scale, 0);
+      PackRows(square_, left_);
+      PutRows(base_ + Tiles::kW, left_);
+      PutScaled(late_, Tiles::kK, [&](int r, int c, Piece<8>& piece) {
+        ScaleBetween(piece, r / kEight * kEight + kEight - 1, r, c, 1);
+      });
+    } else if (group_ == 1) {
+      MultiplyInverse();
+      mask(-1, 1);
+      PackRows(square_, left_);
+      PutRows(base_ + Tiles::kB, left_);
+    } else {
+      AtEnd();
+      PutScaled(early_, Tiles::kK, [&](int r, int c, Piece<8>& piece) {
+        ScaleBetween(piece, r, r / kEight * kEight - 1, c, small_.beta[r]);
+      });
+    }
+  }
+
+  // The pairs of rows in different eights.
+  __device__ void AddPairs() {
+    const int first = threadIdx.x % 128 / 32 * 2;  // eight of the lane's first row; then comes the next
+    if (group_ < 2) {
+      const float factor = group_ == 0 ? data_.in.scale : -1;
+      ForEachPair(wide_, [&](int, int, float& x, float& y) { x *= factor, y *= factor; });
+#pragma unroll
+      for (int eight = 0; eight + 1 < kEights; ++eight) {
+        const bool takes[2] = {first > eight, first + 1 > eight};
+        MoveAnchor(takes, eight);
+        AddEight(takes, left_, late_, eight);
+        FinishEight();
+      }
+      ForEachPair(wide_, [&](int i, int c, float& x, float& y) {
+        const float2 from = SumAt((first + i) * kEight - 1, c), to = SumAt(row_ + 8 * i, c);
+        x *= Exp2(to.x - from.x), y *= Exp2(to.y - from.y);
+      });
+    } else {
+      PutScaled(Tiles::kX, Tiles::kQ, [&](int r, int c, Piece<8>& piece) {
+        ScaleBetween(piece, r, r / kEight * kEight - 1, c, 1);
+      });
+      PublishShared();
+      SynchronizeWarpgroup(group_);
+      uint32_t of_b[4][4];
+      LoadTransposed(left_, shared_ + Tiles::kW);
+      LoadTransposed(of_b, shared_ + Tiles::kB);
+#pragma unroll
+      for (int eight = kEights - 1; eight > 0; --eight) {
+        const bool takes[2] = {first < eight, first + 1 < eight};
+        MoveAnchor(takes, eight);
+        AddEight(takes, left_, Tiles::kX, eight);
+        AddEight(takes, of_b, early_, eight);
+        FinishEight();
+      }
+      ForEachPair(wide_, [&](int i, int c, float& x, float& y) {
+        const float2 from = SumAt((first + i) * kEight + kEight - 1, c);
+        const float2 to = SumAt(row_ + 8 * i, c);
+        x *= Exp2(from.x - to.x), y *= Exp2(from.y - to.y);
+      });
+    }
+  }
+  // takes: for the lane's first and second rows, whether the eight's pairs are theirs.
+  __device__ void MoveAnchor(const bool (&takes)[2], int eight) {
+    if (!takes[0] && !takes[1]) return;
+    ForEachPair(wide_, [&](int i, int c, float& x, float& y) {
+      const float2 by = *reinterpret_cast<const float2*>(&small_.of_eight[eight][c]);
+      if (takes[i]) x *= by.x, y *= by.y;
+    });
+  }
+  // wide += those rows of left, the eight's inner indices alone, times x.
+  __device__ void AddEight(const bool (&takes)[2], const uint32_t (&left)[4][4], int x, int eight) {
+    const int step = eight / 2, half = eight % 2 * 2;
+    uint32_t a[4] = {};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) a[half + i] = takes[i] ? left[step][half + i] : 0;
+    BeginProducts();
+    MultiplyTransposed(wide_, a, Rows(Tile(x), step), true);
+    CommitProducts();
+  }
+  __device__ void FinishEight() {
+    WaitForProducts<0>();
+    Settle(wide_);
+  }
+
+  // Those inside an eight, a thread a channel of one: for dQ where late keys were, for X where the
+  // early ones were, for dWrite where the queries were.
+  __device__ void PairsInEights() {
+    const auto at = [&](int tile, int r, int c) {
+      return reinterpret_cast<bf16*>(base_ + tile + PanelOffset(kPanel, r, c / 8) + c % 8 * 2);
+    };
+    for (int i = threadIdx.x; i < kEights * kWidth; i += kGradientThreads) {
+      const int eight = i / kWidth, first = eight * kEight, c = i % kWidth;
+      float k[kEight], step[kEight], write[kEight] = {};
+#pragma unroll
+      for (int r = 0; r < kEight; ++r) {
+        const int row = first + r;
+        k[r] = __bfloat162float(*at(Tiles::kK, row, c));
+        step[r] = r == 0 ? 1 : Exp2(sums_[row * kStride + c] - sums_[(row - 1) * kStride + c]);
+        const float q = __bfloat162float(*at(Tiles::kQ, row, c)), beta_k = small_.beta[row] * k[r];
+        const Piece<8> w = Load<8>(at(Tiles::kW, row, first));
+        const Piece<8> b = Load<8>(at(Tiles::kB, row, first));
+        float decay = 1, dq = 0, x = 0;
+#pragma unroll
+        for (int j = r; j >= 0; --j) {
+          const float of_w = decay * w[j], of_b = decay * b[j];
+          dq += of_w * k[j];
+          x += of_b * k[j];
+          write[j] += of_w * q + of_b * beta_k;
+          decay *= step[j];
+        }
+        *at(late_, row, c) = __float2bfloat16_rn(dq);
+        *at(early_, row, c) = __float2bfloat16_rn(x);
+      }
+#pragma unroll
+      for (int r = 0; r < kEight; ++r) *at(Tiles::kX, first + r, c) = __float2bfloat16_rn(write[r]);
+    }
+  }
+
+  // sum over r of <k_r, exp(G_C - G_r) dS_out u_r>, a warp its rows.
+  __device__ void AtEnd() {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+#pragma unroll
+    for (int j = 0; j < kWidth / 8; ++j) {
+      const int c = 8 * j + lane % 4 * 2;
+      const float2 last = SumAt(kPanel - 1, c);
+      float2 sum = {0, 0};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float2 of = SumAt(row_ + 8 * i, c), k = GetPair(base_ + Tiles::kK, row_ + 8 * i, c);
+        sum.x += k.x * Exp2(last.x - of.x) * wide_[4 * j + 2 * i];
+        sum.y += k.y * Exp2(last.y - of.y) * wide_[4 * j + 2 * i + 1];
+      }
+#pragma unroll
+      for (int lanes = 4; lanes < 32; lanes *= 2) {
+        sum.x += __shfl_xor_sync(~0u, sum.x, lanes);
+        sum.y += __shfl_xor_sync(~0u, sum.y, lanes);
+      }
+      if (lane < 4) *reinterpret_cast<float2*>(&small_.at_end[warp][c]) = sum;
+    }
+  }
+
+  // to = from as fn leaves its pieces, by the group.
+  template <class Fn>
+  __device__ void PutScaled(int to, int from, const Fn& fn) {
+#pragma unroll 2
+    for (int i = threadIdx.x % 128; i < kPanel * Tiles::kPieces; i += 128) {
+      const int r = i / Tiles::kPieces, piece = i % Tiles::kPieces;
+      const uint32_t at = PanelOffset(kPanel, r, piece);
+      Piece<8> x = Load<8>(reinterpret_cast<const bf16*>(base_ + from + at));
+      fn(r, piece * 8, x);
+      Store<8>(reinterpret_cast<bf16*>(base_ + to + at), x);
+    }
+  }
+  // Times factor exp(G_later - G_earlier), rows that may be -1.
+  __device__ void ScaleBetween(Piece<8>& piece, int later, int earlier, int c, float factor) {
+    const Piece<8> to = Load<8>(sums_ + later * kStride + c);
+    Piece<8> from = {};
+    if (earlier >= 0) from = Load<8>(sums_ + earlier * kStride + c);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) piece[i] *= factor * Exp2(to[i] - from[i]);
+  }
+
+  __device__ void AddTile(int tile) {
+    ForEachPair(wide_, [&](int i, int c, float& x, float& y) {
+      const float2 of = GetPair(base_ + tile, row_ + 8 * i, c);
+      x += of.x, y += of.y;
+    });
+  }
+  __device__ void PutDecayGradients(int tile) {
+    ForEachPair(wide_, [&](int i, int c, float x, float y) {
+      const float2 of = GetPair(base_ + tile, row_ + 8 * i, c);
+      *reinterpret_cast<float2*>(sums_ + (row_ + 8 * i) * kStride + c) = {of.x * x, of.y * y};
+    });
+  }
+  __device__ void AddDecayGradients(float factor) {
+    ForEachPair(wide_, [&](int i, int c, float x, float y) {
+      const float2 of = GetPair(base_ + Tiles::kK, row_ + 8 * i, c);
+      float2& to = *reinterpret_cast<float2*>(sums_ + (row_ + 8 * i) * kStride + c);
+      to.x += factor * of.x * x, to.y += factor * of.y * y;
+    });
+  }
+
+  // dg_r: the sum of dG over r and later rows; dbeta.
+  __device__ void StoreRowGradients(const GradientUnit& unit) {
+    const int64_t row = stream_.Row(unit);
+    if (threadIdx.x < unit.rows && data_.dbeta_NG.to != nullptr) {
+      PutOrAdd(data_.dbeta_NG.to, row + int64_t{threadIdx.x} * n_.heads,
+               small_.e_v[threadIdx.x] + small_.x_k[threadIdx.x], data_.dbeta_NG.add);
+    }
+    if (data_.dg_NGK.to == nullptr) return;
+    for (int i = threadIdx.x; i < kEights * kWidth; i += kGradientThreads) {
+      const int first = i / kWidth * kEight, c = i % kWidth;
+      if (c >= n_.k) continue;
+      float sum = small_.whole[c] * small_.crossing[c];
+#pragma unroll
+      for (int warp = 0; warp < 4; ++warp) sum += small_.at_end[warp][c];
+#pragma unroll 8
+      for (int r = kPanel - 1; r >= first + kEight; --r) sum += sums_[r * kStride + c];
+#pragma unroll
+      for (int r = first + kEight - 1; r >= first; --r) {
+        sum += sums_[r * kStride + c];
+        if (r >= unit.rows) continue;
+        PutOrAdd(data_.dg_NGK.to, (row + int64_t{r} * n_.heads) * n_.k + c, sum, data_.dg_NGK.add);
+      }
+    }
+  }
+
+  float* sums_ = nullptr;
+  int late_ = 0, early_ = 0;
+  uint32_t left_[4][4];
+};
+
+template <int kWidth>
+__global__ void __launch_bounds__(kGradientThreads, 1)
+    DeltaChannelGradientsKernel(const __grid_constant__ DeltaGradients<bf16> data, int items) {
+  DeltaChannelGradients<kWidth>(data, items).Run();
+}
+
+}  // namespace lt2::cuda

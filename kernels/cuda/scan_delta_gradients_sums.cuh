@@ -1,0 +1,235 @@
+// The sums over value columns of the delta rule's gradients, for bf16 and keys of at most 128
+// channels: what scan_delta_gradients_warpgroup.cuh and scan_delta_gradients_channels.cuh begin
+// with.
+//
+// A persistent block of three warpgroups takes one chunk's head after the other, 64 value columns
+// at a time (scan_delta_gradients_stream.cuh), while the next columns are on their way. E = T^T dU
+// enters linearly, so that T^T may come after the sums. The groups have, "wide" and "square",
+//   0: dO S_in^T and dO U^T      1: dU S_in^T and dU U^T      2: U dS_out^T; dV = beta T^T dU
+// and are left with dQ, X and dWrite.
+#pragma once
+
+#include "kernels/cuda/scan_delta_gradients_stream.cuh"
+
+namespace lt2::cuda {
+
+// kChannels: one decay per key channel. Small: what is small in shared memory, with e_v.
+template <int kWidth, bool kChannels, class Small>
+class DeltaGradientSums {
+ public:
+  using Tiles = GradientTiles<kWidth>;
+  static constexpr int kAlignment = 1024;
+  static constexpr int kBytes = kAlignment + Tiles::kSmall + static_cast<int>(sizeof(Small));
+
+  __device__ DeltaGradientSums(const DeltaGradients<bf16>& data, int items)
+      : data_(data),
+        n_(data.in.shape),
+        shared_((SharedAddress(DynamicShared()) + kAlignment - 1) / kAlignment * kAlignment),
+        base_(DynamicShared() + (shared_ - SharedAddress(DynamicShared()))),
+        small_(*reinterpret_cast<Small*>(base_ + Tiles::kSmall)),
+        stream_(data, items, shared_),
+        group_(WarpgroupIndex()),
+        row_(RowOfGroup()) {}
+
+ protected:
+  // All units of the block: begin(stage's place) by the first two groups beside a unit's first
+  // products, finish(unit, place of its last stage) once its sums are there. With decays per channel
+  // that stage is free until finish ends.
+  template <class Begin, class Finish>
+  __device__ void ForEachUnit(const Begin& begin, const Finish& finish) {
+    const int slices = PanelsOf(n_.v);
+    GradientUnit next = stream_.First();
+    int next_slice = 0;
+    const auto fetch = [&](int stage) {
+      if (stream_.There(next)) {
+        stream_.FetchSlice(next, next_slice, stage);
+        if (++next_slice == slices) next = stream_.After(next), next_slice = 0;
+      }
+      CommitCopies();
+    };
+    fetch(0);
+    fetch(1);
+    int stage = 0;
+    for (GradientUnit unit = stream_.First(); stream_.There(unit); unit = stream_.After(unit)) {
+      stream_.FetchKeys(unit);
+      if constexpr (kChannels) stream_.FetchDecays(unit);
+      CommitCopies();
+      Clear(wide_);
+      Clear(square_);
+      for (int slice = 0; slice < slices; ++slice) {
+        // Later than this slice's copies came those of the next, and in the first two the keys'.
+        if (slice < 2) WaitForCopies<2>();
+        if (slice >= 2) WaitForCopies<1>();
+        PublishShared();
+        __syncthreads();
+        if (slice == 0) BeginUnit(stage);
+        AddSlice(unit, slice, stage, begin);
+        const bool last = slice + 1 == slices;
+        if (last) {  // the keys
+          if (slices > 1) WaitForCopies<1>();
+          if (slices == 1) WaitForCopies<0>();
+          PublishShared();
+        }
+        __syncthreads();
+        if (!kChannels || !last) fetch(stage), stage ^= 1;
+      }
+      finish(unit, stage * Tiles::kStageBytes);
+      __syncthreads();
+      if (kChannels) fetch(stage), stage ^= 1;
+    }
+  }
+
+  __device__ uint64_t Tile(int at) const { return Descriptor(shared_ + at, Tiles::kPanelBytes); }
+  template <int n>
+  __device__ static void Clear(float (&sums)[n]) {
+#pragma unroll
+    for (float& sum : sums) sum = 0;
+  }
+  // Of a tile in 16 inner indices after `step` times as many: of its columns, and of its rows.
+  __device__ static uint64_t Columns(uint64_t tile, int step) { return tile + 2 * step; }
+  __device__ static uint64_t Rows(uint64_t tile, int step) { return tile + 128 * step; }
+
+  // wide += left x, x a tile of queries or keys.
+  __device__ void MultiplyRows(const uint32_t (&left)[4][4], int x) {
+    BeginProducts();
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      MultiplyTransposed(wide_, left[step], Rows(Tile(x), step), true);
+    }
+    CommitProducts();
+    WaitForProducts<0>();
+    Settle(wide_);
+  }
+  // square and wide become T^T times what they are.
+  __device__ void MultiplyInverse() {
+    PutRows(base_ + Tiles::kX, wide_);
+    PutRows(base_ + Tiles::kB, square_);
+    PublishShared();
+    SynchronizeWarpgroup(group_);
+    BeginProducts();
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      MultiplyTransposed(square_, inverse_[step], Rows(Tile(Tiles::kB), step), step > 0);
+      MultiplyTransposed(wide_, inverse_[step], Rows(Tile(Tiles::kX), step), step > 0);
+    }
+    CommitProducts();
+    WaitForProducts<0>();
+    Settle(square_);
+    Settle(wide_);
+    SynchronizeWarpgroup(group_);
+  }
+  // sum += wide's rows times those of queries or keys: the thread's share.
+  __device__ void AddKeys(float (&sum)[2], int x) {
+    ForEachPair(wide_, [&](int i, int c, float a, float b) {
+      const float2 of = GetPair(base_ + x, row_ + 8 * i, c);
+      sum[i] += a * of.x + b * of.y;
+    });
+  }
+  __device__ void PutRowSums(const float (&sum)[2], float* to) {
+    const float of[2] = {SumOfRow(sum[0]), SumOfRow(sum[1])};
+    if (threadIdx.x % 4 == 0) to[row_] = of[0], to[row_ + 8] = of[1];
+  }
+
+  __device__ void StoreKeys(const GradientUnit& unit, const Gradient<bf16>& grad, int tile) {
+    __syncwarp();
+    if (grad.to == nullptr) return;
+    StoreRows<Tiles::kPieces>(base_ + tile, grad.to + stream_.KeyRow(unit) * n_.k,
+                              int64_t{n_.key_heads} * n_.k, unit.rows, n_.k,
+                              grad.add || unit.member > 0);
+  }
+
+  static constexpr int kCrossings = kChannels ? (kWidth + 47) / 48 : 1;
+  const DeltaGradients<bf16>& data_;
+  const ScanShape& n_;
+  const uint32_t shared_;
+  unsigned char* base_;  // the same place
+  Small& small_;
+  const GradientStream<kWidth> stream_;
+  const int group_, row_;
+  float wide_[kWidth / 2], square_[32];
+  uint32_t inverse_[4][4];
+  float beta_[2], e_v_[2] = {};
+  float crossing_[kCrossings];  // of channels threadIdx.x / 8 + 48 i, a share; or of all
+
+ private:
+  __device__ void BeginUnit(int stage) {
+    const int at = stage * Tiles::kStageBytes;
+    const float* beta = reinterpret_cast<const float*>(base_ + at + Tiles::kBeta);
+    if (group_ > 0) LoadTransposed(inverse_, shared_ + at + Tiles::kInverse);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) beta_[i] = beta[row_ + 8 * i];
+    Clear(crossing_);
+    e_v_[0] = e_v_[1] = 0;
+  }
+
+  // One slice's share of the sums.
+  template <class Begin>
+  __device__ void AddSlice(const GradientUnit& unit, int slice, int stage, const Begin& begin) {
+    const int at = stage * Tiles::kStageBytes;
+    BeginProducts();
+    if (group_ < 2) {
+      const uint64_t rows = Tile(at + (group_ == 0 ? Tiles::kDo : Tiles::kDu));
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        MultiplyShared(wide_, Columns(rows, step), Columns(Tile(at + Tiles::kState), step), true);
+      }
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        MultiplyShared(square_, Columns(rows, step), Columns(Tile(at + Tiles::kU), step), true);
+      }
+      CommitProducts();
+      if (slice == 0) begin(at);
+      AddCrossing(at);
+    } else {
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        MultiplyTransposed(square_, inverse_[step], Rows(Tile(at + Tiles::kDu), step), step > 0);
+      }
+      CommitProducts();
+      BeginProducts();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        MultiplyShared(wide_, Columns(Tile(at + Tiles::kU), step),
+                       Columns(Tile(at + Tiles::kDstate), step), true);
+      }
+      CommitProducts();
+      AddCrossing(at);
+      WaitForProducts<1>();
+      Settle(square_);
+      StoreValues(unit, slice, base_ + at + Tiles::kV);
+    }
+    WaitForProducts<0>();
+    Settle(wide_);
+    Settle(square_);
+  }
+
+  // <S_in, dS_out> over the thread's share.
+  __device__ void AddCrossing(int at) {
+    constexpr int kStep = kGradientThreads / 8;
+#pragma unroll
+    for (int step = 0; step * kStep < kWidth; ++step) {
+      const int row = threadIdx.x / 8 + step * kStep;
+      if (row >= kWidth) break;
+      const int offset = at + row * kPanelRowBytes + threadIdx.x % 8 * 16;
+      const Piece<8> s = Load<8>(reinterpret_cast<const bf16*>(base_ + offset + Tiles::kState));
+      const Piece<8> ds = Load<8>(reinterpret_cast<const bf16*>(base_ + offset + Tiles::kDstate));
+#pragma unroll
+      for (int i = 0; i < 8; ++i) crossing_[kChannels ? step : 0] += s[i] * ds[i];
+    }
+  }
+
+  // dV, with E there, by way of V's tile; <E, v>.
+  __device__ void StoreValues(const GradientUnit& unit, int slice, unsigned char* tile) {
+    ForEachPair(square_, [&](int i, int c, float x, float y) {
+      const float2 v = GetPair(tile, row_ + 8 * i, c);
+      e_v_[i] += x * v.x + y * v.y;
+      *PairAt(tile, row_ + 8 * i, c) = Pack(beta_[i] * x, beta_[i] * y);
+    });
+    if (data_.dv_NGV.to == nullptr) return;
+    __syncwarp();
+    StoreRows<8>(tile, data_.dv_NGV.to + stream_.Row(unit) * n_.v + slice * kPanel,
+                 int64_t{n_.heads} * n_.v, unit.rows, n_.v - slice * kPanel, data_.dv_NGV.add);
+  }
+};
+
+}  // namespace lt2::cuda
