@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+
 #include "core/cuda/check.h"
 
 namespace lt2::cuda {
