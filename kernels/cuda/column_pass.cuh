@@ -62,24 +62,46 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// to[step c] (+)= sum over b of partial[b · stride + c].
-template <class = void>
-__global__ void __launch_bounds__(256)
-    FinishSumsKernel(int64_t bands, int64_t stride, int64_t columns, const float* partial,
-                     int64_t step, bool add, float* to) {
-  __shared__ float of_lane[8][33];
-  const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
+// put(i, sum over b of partial[b · stride + i]) for i in [0, count).
+template <int kHigh, class Put>
+__global__ void __launch_bounds__(32 * kHigh)
+    FinishSumsKernel(int64_t bands, int64_t stride, int64_t count, const float* partial, Put put) {
+  __shared__ float of_lane[kHigh][33];
+  const int64_t i = int64_t{blockIdx.x} * 32 + threadIdx.x;
   float sum = 0;
-  if (c < columns) {
-#pragma unroll 4
-    for (int64_t b = threadIdx.y; b < bands; b += 8) sum += partial[b * stride + c];
+  if (i < count) {
+#pragma unroll 8
+    for (int64_t b = threadIdx.y; b < bands; b += kHigh) sum += partial[b * stride + i];
   }
   of_lane[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
-  if (threadIdx.y != 0 || c >= columns) return;
-  for (int y = 1; y < 8; ++y) sum += of_lane[y][threadIdx.x];
-  to[c * step] = add ? to[c * step] + sum : sum;
+  if (threadIdx.y != 0 || i >= count) return;
+#pragma unroll
+  for (int y = 1; y < kHigh; ++y) sum += of_lane[y][threadIdx.x];
+  put(i, sum);
 }
+template <class Put>
+void FinishSums(const Stream& stream, const char* name, int64_t bands, int64_t stride,
+                int64_t count, const float* partial, const Put& put) {
+  if (count == 0) return;
+  const auto launch = [&]<int kHigh>() {
+    FinishSumsKernel<kHigh><<<Blocks(count, 32), dim3(32, kHigh), 0, Handle(stream)>>>(
+        bands, stride, count, partial, put);
+  };
+  bands <= 64 ? launch.template operator()<8>() : launch.template operator()<32>();
+  CheckLaunch(name);
+}
+
+// to[step i] (+)= the sum.
+struct SumTo {
+  float* to;
+  int64_t step;
+  bool add;
+
+  __device__ void operator()(int64_t i, float sum) const {
+    to[i * step] = add ? to[i * step] + sum : sum;
+  }
+};
 
 // to[o] (+)= sum over b and over the `per` columns of group o; a block a group.
 template <class = void>
@@ -102,10 +124,9 @@ struct PartialSums {
   // to[step c] += sum number `sum` of column c, or = without `add`. Nothing where `to` is null.
   void Finish(const Stream& stream, const char* name, int64_t sum, float* to, bool add = true,
               int64_t step = 1) const {
-    if (to == nullptr || columns == 0) return;
-    FinishSumsKernel<><<<Blocks(columns, 32), dim3(32, 8), 0, Handle(stream)>>>(
-        bands, sums * columns, columns, data + sum * columns, step, add, to);
-    CheckLaunch(name);
+    if (to == nullptr) return;
+    FinishSums(stream, name, bands, sums * columns, columns, data + sum * columns,
+               SumTo{to, step, add});
   }
   // to[c / per] += … : neighbouring columns share one sum.
   void FinishGroups(const Stream& stream, const char* name, int64_t sum, int64_t per, float* to,

@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <type_traits>
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace lt2::cuda {
 
@@ -27,41 +27,57 @@ __device__ inline uint32_t Halves(float lower, float upper) {
   return *reinterpret_cast<const uint32_t*>(&two);
 }
 
-// n is 1 or a multiple of 4; wider pieces are aligned to their bytes, or to 16.
-template <int n>
-__device__ inline Piece<n> Load(const float* from) {
-  Piece<n> piece;
-  if constexpr (n == 1) {
-    piece[0] = *from;
-  } else {
-#pragma unroll
-    for (int i = 0; i < n; i += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(from + i);
-      piece[i] = four.x, piece[i + 1] = four.y, piece[i + 2] = four.z, piece[i + 3] = four.w;
+// n elements as they lie in memory. Loads whose values are looked at later are all on their way
+// together; to read Pieces one by one, each behind its own condition, is to wait for each.
+template <class T, int n>
+struct alignas(n * sizeof(T) < 16 ? n * sizeof(T) : 16) Packed {
+  static_assert(n * sizeof(T) % 8 == 0);
+  uint32_t word[n * sizeof(T) / 4];
+
+  __device__ float operator[](int i) const {
+    if constexpr (std::is_same_v<T, float>) {
+      return __uint_as_float(word[i]);
+    } else {
+      return i % 2 == 0 ? LowerHalf(word[i / 2]) : UpperHalf(word[i / 2]);
     }
   }
+};
+template <class T>
+struct Packed<T, 1> {
+  T value;
+  __device__ float operator[](int) const { return Get(&value, 0); }
+};
+
+// n is 1 or a multiple of 4; wider pieces are aligned to their bytes, or to 16.
+template <int n, class T>
+__device__ inline Packed<T, n> LoadPacked(const T* from) {
+  Packed<T, n> to;
+  if constexpr (n == 1) {
+    to.value = *from;
+  } else if constexpr (n * sizeof(T) == 8) {
+    const uint2 two = *reinterpret_cast<const uint2*>(from);
+    to.word[0] = two.x, to.word[1] = two.y;
+  } else {
+    constexpr int kWords = sizeof(to) / 4;
+#pragma unroll
+    for (int w = 0; w < kWords; w += 4) {
+      const uint4 four = reinterpret_cast<const uint4*>(from)[w / 4];
+      to.word[w] = four.x, to.word[w + 1] = four.y;
+      to.word[w + 2] = four.z, to.word[w + 3] = four.w;
+    }
+  }
+  return to;
+}
+template <class T, int n>
+__device__ inline Piece<n> Unpacked(const Packed<T, n>& packed) {
+  Piece<n> piece;
+#pragma unroll
+  for (int i = 0; i < n; ++i) piece[i] = packed[i];
   return piece;
 }
-template <int n>
-__device__ inline Piece<n> Load(const bf16* from) {
-  Piece<n> piece;
-  if constexpr (n == 1) {
-    piece[0] = __bfloat162float(*from);
-  } else if constexpr (n == 4) {
-    const uint2 four = *reinterpret_cast<const uint2*>(from);
-    piece[0] = LowerHalf(four.x), piece[1] = UpperHalf(four.x);
-    piece[2] = LowerHalf(four.y), piece[3] = UpperHalf(four.y);
-  } else {
-#pragma unroll
-    for (int i = 0; i < n; i += 8) {
-      const uint4 eight = *reinterpret_cast<const uint4*>(from + i);
-      piece[i] = LowerHalf(eight.x), piece[i + 1] = UpperHalf(eight.x);
-      piece[i + 2] = LowerHalf(eight.y), piece[i + 3] = UpperHalf(eight.y);
-      piece[i + 4] = LowerHalf(eight.z), piece[i + 5] = UpperHalf(eight.z);
-      piece[i + 6] = LowerHalf(eight.w), piece[i + 7] = UpperHalf(eight.w);
-    }
-  }
-  return piece;
+template <int n, class T>
+__device__ inline Piece<n> Load(const T* from) {
+  return Unpacked(LoadPacked<n>(from));
 }
 
 template <int n>
@@ -115,6 +131,13 @@ void DispatchPieces(int64_t run, std::initializer_list<Tensor> tensors, Fn&& fn)
   fn.template operator()<1>();
 }
 
+// The hardware's approximation; 0 of infinity.
+__device__ inline float FastReciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // As exact as float where values are float, the hardware's approximation where they are bf16.
 template <class T>
 __device__ inline float ExpOf(float x) {
@@ -123,7 +146,8 @@ __device__ inline float ExpOf(float x) {
 }
 template <class T>
 __device__ inline float SigmoidOf(float x) {
-  if constexpr (std::is_same_v<T, bf16>) return __fdividef(1, 1 + __expf(-x));
+  constexpr float kLog2E = 1.4426950408889634f;
+  if constexpr (std::is_same_v<T, bf16>) return FastReciprocal(1 + Exp2(-kLog2E * x));
   return 1 / (1 + expf(-x));
 }
 // min(x, 0) - log(1 + exp(-|x|)).

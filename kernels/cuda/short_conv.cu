@@ -1,128 +1,8 @@
-#include "kernels/cuda/column_pass.cuh"
-#include "kernels/cuda/short_conv_taps.cuh"
+#include "kernels/cuda/conv_bands.cuh"
 #include "kernels/short_conv.h"
 
 namespace lt2::cuda {
 namespace {
-
-// A thread takes 4 channels of a band of tokens and walks down it, the rows of the taps in
-// registers.
-constexpr int kThreads = 128;
-constexpr int kAtOnce = 4;  // tokens read at a time
-constexpr int kPiece = 4;
-
-struct Band {
-  int64_t begin, end;
-  __device__ explicit Band(int64_t tokens) {
-    const int64_t each = (tokens + gridDim.y - 1) / gridDim.y;
-    begin = blockIdx.y * each, end = min(tokens, begin + each);
-  }
-};
-
-template <class T, int W, int n>
-__global__ void __launch_bounds__(kThreads) Forward(ConvInput<T> in, T* y_NC) {
-  const int64_t channel = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * n;
-  const Band band(in.tokens);
-  if (channel >= in.channels || band.begin >= band.end) return;
-  ConvWindow<W, n> window(in, channel);
-  window.Begin(in, band.begin, in.positions_N[band.begin]);
-  for (int64_t first = band.begin; first < band.end; first += kAtOnce) {
-    Piece<n> row[kAtOnce];
-    int position[kAtOnce];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int64_t token = min(first + j, band.end - 1);
-      row[j] = Load<n>(in.x_NC + token * in.channels + channel);
-      position[j] = in.positions_N[token];
-    }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int64_t token = first + j;
-      if (token >= band.end) break;
-      if (position[j] == 0) window.Begin(in, token, 0);
-      window.Next(row[j]);
-      Piece<n> u = window.PreActivation();
-#pragma unroll
-      for (int i = 0; i < n; ++i) u[i] = in.Activated(u[i]);
-      Store<n>(y_NC + token * in.channels + channel, u);
-    }
-  }
-}
-
-template <class T>
-struct Gradients {
-  const T* dy_NC;
-  T* dx_NC;  // may be null
-  bool accumulate;
-  float* partial;  // [bands, W + 1, C]: of the taps, then of the bias
-};
-
-template <class T, int W, int n>
-__global__ void __launch_bounds__(kThreads) Backward(ConvInput<T> in, Gradients<T> to) {
-  const int64_t channel = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * n;
-  const Band band(in.tokens);
-  if (channel >= in.channels) return;
-  Piece<n> sums[W + 1] = {};
-  if (band.begin < band.end) {
-    ConvWindow<W, n> window(in, channel);
-    window.Begin(in, band.begin, in.positions_N[band.begin]);
-    Piece<n> du[W] = {};  // of the last W tokens, and their positions
-    int at[W] = {};
-    // The W - 1 tokens after the band that read its rows are computed here again.
-    const int64_t last = band.end + W - 1;
-    for (int64_t first = band.begin; first < last; first += kAtOnce) {
-      Piece<n> row[kAtOnce], dy[kAtOnce];
-      int position[kAtOnce];
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int64_t token = min(first + j, in.tokens - 1);
-        row[j] = Load<n>(in.x_NC + token * in.channels + channel);
-        dy[j] = Load<n>(to.dy_NC + token * in.channels + channel);
-        position[j] = in.positions_N[token];
-      }
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int64_t token = first + j;
-        if (token >= last) break;
-#pragma unroll
-        for (int k = 0; k < W - 1; ++k) du[k] = du[k + 1], at[k] = at[k + 1];
-        if (token < in.tokens) {
-          if (position[j] == 0) window.Begin(in, token, 0);
-          window.Next(row[j]);
-          const Piece<n> u = window.PreActivation();
-#pragma unroll
-          for (int i = 0; i < n; ++i) du[W - 1][i] = dy[j][i] * in.Slope(u[i]);
-          at[W - 1] = position[j];
-        } else {
-          at[W - 1] = 0;  // reads nothing before it
-        }
-        if (token < band.end) {
-#pragma unroll
-          for (int i = 0; i < n; ++i) {
-#pragma unroll
-            for (int t = 0; t < W; ++t) sums[t][i] += du[W - 1][i] * window.rows[t][i];
-            sums[W][i] += du[W - 1][i];
-          }
-        }
-        // The token k after this one reads it by tap W - 1 - k, if the document goes on.
-        const int64_t complete = token - (W - 1);
-        if (complete < band.begin || to.dx_NC == nullptr) continue;
-        Piece<n> dx = {};
-#pragma unroll
-        for (int k = 0; k < W; ++k) {
-          if (at[k] < k) continue;
-#pragma unroll
-          for (int i = 0; i < n; ++i) dx[i] += window.w[W - 1 - k][i] * du[k][i];
-        }
-        StoreOrAdd<n>(to.dx_NC + complete * in.channels + channel, dx, to.accumulate);
-      }
-    }
-  }
-#pragma unroll
-  for (int t = 0; t <= W; ++t) {
-    Store<n>(to.partial + (int64_t{blockIdx.y} * (W + 1) + t) * in.channels + channel, sums[t]);
-  }
-}
 
 // Filters of other widths: an element at a time.
 template <class T>
@@ -191,13 +71,6 @@ void InputGradientAnyWidth(const Stream& stream, const AnyWidth<T>& conv, T* dx_
   });
 }
 
-dim3 BandGrid(int64_t tokens, int64_t channels, int n, int64_t blocks, int64_t least_tokens) {
-  const int64_t across = Blocks(channels, int64_t{kThreads} * n);
-  const int64_t bands =
-      std::clamp<int64_t>(blocks / across, 1, std::clamp<int64_t>(tokens / least_tokens, 1, 65535));
-  return dim3(static_cast<unsigned>(across), static_cast<unsigned>(bands));
-}
-
 // fn.operator()<W>() for the usual widths; false for others.
 template <class Fn>
 bool DispatchWidth(int64_t width, const Fn& fn) {
@@ -218,11 +91,10 @@ void RunForward(const Stream& stream, const ShortConvForwardArgs& a) {
   const ConvInput<T> in = ConvInput<T>::Of(a);
   if (in.tokens == 0) return;
   const bool usual = DispatchWidth(in.width, [&]<int W>() {
-    DispatchPieces<T, kPiece>(in.channels, {a.x_NC, a.bias_C, a.tail_DPC, a.y_NC}, [&]<int n>() {
-      const dim3 grid = BandGrid(in.tokens, in.channels, n, 2112, 16);
-      Forward<T, W, n><<<grid, kThreads, 0, Handle(stream)>>>(in, Data<T>(a.y_NC));
+    DispatchPieces<T>(in.channels, {a.x_NC, a.bias_C, a.tail_DPC, a.y_NC}, [&]<int n>() {
+      const ConvPart<T> part{.in = in, .y_NC = Data<T>(a.y_NC)};
+      RunConvForward</*kNorms=*/false, 0, W, n>(stream, "short_conv", ConvParts<T>({part}, 1, n));
     });
-    CheckLaunch("short_conv");
   });
   if (!usual) ForwardAnyWidth(stream, AnyWidth<T>{in, nullptr}, Data<T>(a.y_NC));
 }
@@ -251,22 +123,16 @@ void RunBackward(const Stream& stream, const ShortConvBackwardArgs& a) {
   if (in.tokens == 0) return;
   const char* name = "short_conv backward";
   const bool usual = DispatchWidth(in.width, [&]<int W>() {
-    PartialSums sums{.sums = W + 1, .columns = in.channels};
-    DispatchPieces<T, kPiece>(
-        in.channels, {a.x_NC, a.bias_C, a.tail_DPC, a.dy_NC, a.dx_NC}, [&]<int n>() {
-          const dim3 grid = BandGrid(in.tokens, in.channels, n, 528, 32);
-          sums.bands = grid.y;
-          float* partial = ScratchFor<float>(stream, sums.bands * (W + 1) * in.channels);
-          sums.data = partial;
-          const Gradients<T> to{Data<T>(a.dy_NC), DataOrNull<T>(a.dx_NC), a.accumulate_dx, partial};
-          Backward<T, W, n><<<grid, kThreads, 0, Handle(stream)>>>(in, to);
-        });
-    CheckLaunch(name);
-    float *dw = DataOrNull<float>(a.dw_CW), *dbias = DataOrNull<float>(a.dbias_C);
-    for (int t = 0; t < W && dw != nullptr; ++t) {
-      sums.Finish(stream, name, t, dw + t, /*add=*/true, /*step=*/W);
-    }
-    sums.Finish(stream, name, W, dbias);
+    const ConvPart<T> part{.in = in,
+                           .dy_NC = Data<T>(a.dy_NC),
+                           .dx_NC = DataOrNull<T>(a.dx_NC),
+                           .accumulate = a.accumulate_dx,
+                           .dw_CW = DataOrNull<float>(a.dw_CW),
+                           .dbias_C = DataOrNull<float>(a.dbias_C)};
+    const auto tensors = {a.x_NC, a.bias_C, a.tail_DPC, a.dy_NC, a.dx_NC};
+    DispatchPieces<T>(in.channels, tensors, [&]<int n>() {
+      RunConvBackward</*kNorms=*/false, 0, W, n>(stream, name, ConvParts<T>({part}, 1, n));
+    });
   });
   if (!usual) BackwardAnyWidth(stream, a, in);
 }

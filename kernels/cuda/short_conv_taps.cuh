@@ -67,42 +67,4 @@ struct ConvInput {
   }
 };
 
-// The taps of a thread's channels, and the rows they read: rows[W - 1] is the current token's.
-template <int W, int n>
-struct ConvWindow {
-  Piece<n> w[W], bias, rows[W];
-  int64_t channel;
-
-  template <class T>
-  __device__ ConvWindow(const ConvInput<T>& in, int64_t channel)
-      : bias(in.template Bias<n>(channel)), rows{}, channel(channel) {
-#pragma unroll
-    for (int t = 0; t < W; ++t) {
-#pragma unroll
-      for (int i = 0; i < n; ++i) w[t][i] = in.w_CW[(channel + i) * W + t];
-    }
-  }
-
-  // Makes the rows before `token` those that Next shifts down.
-  template <class T>
-  __device__ void Begin(const ConvInput<T>& in, int64_t token, int64_t position) {
-#pragma unroll
-    for (int t = 1; t < W; ++t) rows[t] = in.template Row<n>(token, position, W - t, channel);
-  }
-  __device__ void Next(const Piece<n>& row) {
-#pragma unroll
-    for (int t = 0; t < W - 1; ++t) rows[t] = rows[t + 1];
-    rows[W - 1] = row;
-  }
-  __device__ Piece<n> PreActivation() const {
-    Piece<n> u = bias;
-#pragma unroll
-    for (int t = 0; t < W; ++t) {
-#pragma unroll
-      for (int i = 0; i < n; ++i) u[i] += w[t][i] * rows[t][i];
-    }
-    return u;
-  }
-};
-
 }  // namespace lt2::cuda

@@ -17,9 +17,11 @@ Convolved::Convolved(const ParamScope& scope, const std::string& name, int64_t c
                      /*decay=*/false);
 }
 
+Var Convolved::Project(Tape& tape, const Var& x_ND) const { return Linear(tape, x_ND, proj_); }
+
 Var Convolved::operator()(Tape& tape, const Var& x_ND, const RecurrentRun& run, bool silu,
                           int entry) const {
-  const Var x = Linear(tape, x_ND, proj_);
+  const Var x = Project(tape, x_ND);
   return conv_ == nullptr ? x : run.Conv(tape, x, *conv_, bias_, silu, entry);
 }
 

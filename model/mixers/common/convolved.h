@@ -21,6 +21,10 @@ class Convolved {
 
   // [N, width] -> [N, channels]; silu: behind the convolution alone. entry: of its tail.
   Var operator()(Tape& tape, const Var& x_ND, const RecurrentRun& run, bool silu, int entry) const;
+  // For what takes projection and convolution apart: [N, width] -> [N, channels], and the filter of
+  // a plain one.
+  Var Project(Tape& tape, const Var& x_ND) const;
+  Param* filter() const { return conv_; }
   // Adds the tail that a decoding step carries.
   void AddState(int64_t sequences, DType dtype, std::vector<StateEntry>* spec) const;
   double flops() const;  // per token

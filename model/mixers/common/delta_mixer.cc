@@ -17,8 +17,8 @@ namespace {
 
 constexpr double kL2Eps = 1e-6;
 
-// What StateSpec lists, in its order; the tails only with convolutions.
-enum State { kScanState, kQueryTail, kKeyTail, kValueTail };
+// What StateSpec lists, in its order; the tails of q, k and v only with convolutions.
+enum State { kScanState, kQueryTail };
 
 Convolved::Conv ConvOf(const DeltaMixer::Options& options) {
   return options.conv ? Convolved::Conv::kPlain : Convolved::Conv::kNone;
@@ -75,23 +75,29 @@ Var DeltaMixer::SwishGatedNorm(Tape& tape, const Var& o_NGV, const Var& x_ND, Pa
                       options_.norm_eps, GateKind::kSwish);
 }
 
+std::array<Var, kQkv> DeltaMixer::QueriesKeysValues(Tape& tape, const Var& x_ND,
+                                                    const RecurrentRun& run) {
+  const std::array<Var, kQkv> x = {q_.Project(tape, x_ND), k_.Project(tape, x_ND),
+                                   v_.Project(tape, x_ND)};
+  if (options_.conv) {
+    return run.Conv(tape, x, {q_.filter(), k_.filter(), v_.filter()}, options_.head_dim, kL2Eps,
+                    kQueryTail);
+  }
+  const auto normed = [&](const Var& part) {
+    return L2Norm(tape, Silu(tape, part), options_.head_dim, kL2Eps);
+  };
+  return {normed(x[0]), normed(x[1]), Silu(tape, x[2])};
+}
+
 Var DeltaMixer::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
   const int64_t tokens = x_ND.value.dim(0);
   const Shape keys = {tokens, options_.heads, options_.head_dim};
-  const auto activated = [&](const Convolved& part, State tail) {
-    const Var x = part(tape, x_ND, run, /*silu=*/true, tail);
-    return options_.conv ? x : Silu(tape, x);
-  };
-  const auto normed = [&](const Var& x) {
-    return Reshape(L2Norm(tape, x, options_.head_dim, kL2Eps), keys);
-  };
-  const Var q = normed(activated(q_, kQueryTail)), k = normed(activated(k_, kKeyTail));
-  const Var v = activated(v_, kValueTail);
+  const auto [q, k, v] = QueriesKeysValues(tape, x_ND, run);
   const LogDecay decay = Decay(tape, x_ND);
   const Var o =
       run.Scan(tape,
-               ScanDeltaInputs{.q_NHK = q,
-                               .k_NHK = k,
+               ScanDeltaInputs{.q_NHK = Reshape(q, keys),
+                               .k_NHK = Reshape(k, keys),
                                .v_NGV = Reshape(v, {tokens, options_.v_heads, options_.v_dim}),
                                .g_NG = decay.g_NG,
                                .g_NGK = decay.g_NGK,

@@ -60,6 +60,7 @@ class DeltaMixer : public RecurrentMixer {
 
  private:
   Var Beta(Tape& tape, const Var& x_ND);
+  std::array<Var, kQkv> QueriesKeysValues(Tape& tape, const Var& x_ND, const RecurrentRun& run);
 
   const double scale_;
   const Convolved q_, k_, v_;

@@ -1,5 +1,6 @@
 #include "model/mixers/common/recurrent_mixer.h"
 
+#include "kernels/l2_norm.h"
 #include "kernels/short_conv.h"
 
 namespace lt2 {
@@ -73,6 +74,12 @@ Var RecurrentRun::Scan(Tape& tape, const SsdInputs& in, const SsdParams& params,
   return Finish(Ssd(tape, in, params, *documents_, state_ != nullptr), entry);
 }
 
+void RecurrentRun::RememberTail(Tape& tape, const Var& x_NC, int entry) const {
+  if (state_ == nullptr) return;
+  ShortConvTail(tape.stream(),
+                {.x_NC = x_NC.value, .documents = *documents_, .tail_out_DPC = (*state_)[entry]});
+}
+
 Var RecurrentRun::Conv(Tape& tape, const Var& x_NC, Param& w_CW, Param* bias_C, bool silu,
                        int entry) const {
   if (documents_ == nullptr) {
@@ -85,11 +92,21 @@ Var RecurrentRun::Conv(Tape& tape, const Var& x_NC, Param& w_CW, Param* bias_C, 
                                   .y_BC = y});
     return tape.Input(y);
   }
-  if (state_ != nullptr) {
-    ShortConvTail(tape.stream(),
-                  {.x_NC = x_NC.value, .documents = *documents_, .tail_out_DPC = (*state_)[entry]});
-  }
+  RememberTail(tape, x_NC, entry);
   return ShortConv(tape, x_NC, w_CW, bias_C, silu, *documents_);
+}
+
+std::array<Var, kQkv> RecurrentRun::Conv(Tape& tape, const std::array<Var, kQkv>& x_NC,
+                                         const std::array<Param*, kQkv>& w_CW, int64_t head_dim,
+                                         double eps, int first_entry) const {
+  if (documents_ != nullptr) {
+    for (int p = 0; p < kQkv; ++p) RememberTail(tape, x_NC[p], first_entry + p);
+    return QkvConv(tape, x_NC, w_CW, head_dim, eps, *documents_);
+  }
+  const auto step = [&](int p) {
+    return Conv(tape, x_NC[p], *w_CW[p], nullptr, /*silu=*/true, first_entry + p);
+  };
+  return {L2Norm(tape, step(0), head_dim, eps), L2Norm(tape, step(1), head_dim, eps), step(2)};
 }
 
 MixerOutput RecurrentMixer::Forward(Tape& tape, const Var& x_ND, const MixerContext& context) {

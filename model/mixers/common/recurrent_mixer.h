@@ -2,6 +2,7 @@
 // step, as the RecurrentRun it is given says.
 #pragma once
 
+#include "kernels/qkv_conv.h"
 #include "kernels/scan_additive.h"
 #include "kernels/scan_delta.h"
 #include "kernels/scan_mlstm.h"
@@ -30,9 +31,15 @@ class RecurrentRun {
   Var Scan(Tape& tape, const ScanMlstmInputs& in, double scale, int entry) const;
   Var Scan(Tape& tape, const SsdInputs& in, const SsdParams& params, int entry) const;
   Var Conv(Tape& tape, const Var& x_NC, Param& w_CW, Param* bias_C, bool silu, int entry) const;
+  // Of queries, keys and values, whose tails are entries that follow each other
+  // (kernels/qkv_conv.h).
+  std::array<Var, kQkv> Conv(Tape& tape, const std::array<Var, kQkv>& x_NC,
+                             const std::array<Param*, kQkv>& w_CW, int64_t head_dim, double eps,
+                             int first_entry) const;
 
  private:
   Var Finish(const ScanOutputs& out, int entry) const;
+  void RememberTail(Tape& tape, const Var& x_NC, int entry) const;
 
   const Documents* documents_ = nullptr;  // null: one token per sequence
   MixerState* state_;                     // null: nothing is remembered

@@ -1,0 +1,423 @@
+// Short convolutions of up to four taps, several in one launch, with SiLU and, where asked, the L2
+// norm of each head behind them.
+//
+// A thread takes a piece of channels of a band of tokens and walks down it. Rows are read four
+// tokens ahead, once, and stay in registers as long as a tap reads them; the gradients of rows
+// gather in registers likewise until the last of their taps has been seen. Both are rings: what
+// belongs to the j-th token of four is in slot j.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "kernels/cuda/column_pass.cuh"
+#include "kernels/cuda/short_conv_taps.cuh"
+
+namespace lt2::cuda {
+
+inline constexpr int kConvMostThreads = 128;  // of a block
+inline constexpr int kConvRing = 4;           // taps at most, and tokens read ahead
+inline constexpr int kConvParts = 3;
+
+template <class T>
+struct ConvPart {
+  ConvInput<T> in = {};
+  int head_dim = 0;         // channels that are normed together; 0: none are
+  int lanes = 0;            // threads of a head
+  unsigned first_tile = 0;  // in gridDim.x
+  T* y_NC = nullptr;
+  // The backward's:
+  const T* dy_NC = nullptr;
+  T* dx_NC = nullptr;  // may be null
+  bool accumulate = false;
+  float *dw_CW = nullptr, *dbias_C = nullptr;  // may be null
+  int64_t first_column = 0;                    // in `partial`
+};
+
+// Heads that are normed must be of `n · 4` channels or a multiple of that.
+template <class T>
+struct ConvParts {
+  ConvPart<T> part[kConvParts] = {};
+  int count = 0, threads = 0;
+  unsigned tiles = 0;
+  float eps = 0;  // of the norms
+  float* partial =
+      nullptr;  // the backward's [bands, W, columns], [bands, W + 1, columns] with bias
+  int64_t columns = 0;
+
+  // Threads take pieces of n elements; whole heads go to a block of whole warps.
+  ConvParts(const std::array<ConvPart<T>, kConvParts>& of, int of_count, int n, double norm_eps = 0)
+      : count(of_count), threads(ThreadsFor(of, n)), eps(static_cast<float>(norm_eps)) {
+    for (int p = 0; p < count; ++p) {
+      part[p] = of[p];
+      const int64_t channels = of[p].in.channels;
+      part[p].lanes = of[p].head_dim == 0 ? threads : of[p].head_dim / n;
+      part[p].first_tile = tiles;
+      part[p].first_column = columns;
+      tiles += Blocks(channels, int64_t{threads} / part[p].lanes * part[p].lanes * n);
+      columns += channels;
+    }
+  }
+  static int ThreadsFor(const std::array<ConvPart<T>, kConvParts>& of, int n) {
+    int64_t threads = 32;
+    for (const ConvPart<T>& part : of) {
+      if (part.head_dim > 0) threads = std::lcm(threads, int64_t{part.head_dim / n});
+    }
+    while (2 * threads <= kConvMostThreads) threads *= 2;
+    return static_cast<int>(threads);
+  }
+  __device__ const ConvPart<T>& OfBlock() const {
+    int p = 0;
+    while (p + 1 < count && blockIdx.x >= part[p + 1].first_tile) ++p;
+    return part[p];
+  }
+};
+
+struct ConvBand {
+  int begin, end;
+  __device__ explicit ConvBand(int64_t tokens) {
+    const int64_t each = (tokens + gridDim.y - 1) / gridDim.y;
+    begin = static_cast<int>(min(tokens, blockIdx.y * each));
+    end = static_cast<int>(min(tokens, begin + each));
+  }
+};
+
+// A thread's pieces of the next rows, in its own slots of shared memory: they wait there without
+// registers. A slot is filled again when what was in it has been used.
+template <class T, int n>
+struct ConvAhead {
+  using Row = Packed<T, n>;
+  Row (*slots)[kConvMostThreads];  // [kConvRing]
+  const T* at;
+  int64_t step;
+
+  __device__ ConvAhead(Row (*slots)[kConvMostThreads], const T* x_NC, int64_t channels,
+                       int64_t channel, int token)
+      : slots(slots), at(x_NC + token * channels + channel), step(channels) {}
+  // The next row, and that one again where there are no `more`.
+  __device__ void Fetch(int slot, bool more) {
+    Row* to = slots[slot] + threadIdx.x;
+    if constexpr (sizeof(Row) == 16) {
+      CopyAsync16(SharedAddress(to), at, true);
+    } else {
+      *to = LoadPacked<n>(at);
+    }
+    if (more) at += step;
+  }
+  __device__ Row Get(int slot) const { return slots[slot][threadIdx.x]; }
+};
+// What has been fetched since the last call is one token's.
+__device__ inline void EndOfTokenFetch() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// The oldest token of the ring has been fetched.
+__device__ inline void WaitForToken() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kConvRing - 1) : "memory");
+}
+
+// A thread's channels. Idle threads do what another does and keep it to themselves.
+template <int n>
+struct ConvPlace {
+  int64_t channel;
+  int head, lanes;  // which of the block's heads, and its threads
+  bool active;
+
+  template <class T>
+  __device__ explicit ConvPlace(const ConvPart<T>& part)
+      : head(threadIdx.x / part.lanes), lanes(part.lanes) {
+    const int64_t tile = blockIdx.x - part.first_tile;
+    channel = (tile * blockDim.x + threadIdx.x) * n;
+    active = channel < part.in.channels;
+    if (!active) channel = 0;
+  }
+};
+
+// Sums over heads for tokens one after the other. Four neighbouring threads add up with shuffles,
+// and then their head's fours. All threads of the block must call.
+template <int kFours>  // of a head; 0: as many as there are
+struct ConvHeadSums {
+  float (*of_four)[kConvMostThreads / 2];  // two buffers: tokens take turns
+
+  template <int n>
+  __device__ float2 Sum(const ConvPlace<n>& place, int turn, float a, float b) const {
+    const bool second = threadIdx.x & 2;
+    float sum = second ? b : a;
+    sum += __shfl_xor_sync(~0u, second ? a : b, 2);
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    if (threadIdx.x % 2 == 0) of_four[turn % 2][threadIdx.x / 2] = sum;
+    __syncthreads();
+    const int fours = kFours > 0 ? kFours : place.lanes / 4;
+    const float2* from = reinterpret_cast<const float2*>(of_four[turn % 2]) + place.head * fours;
+    float2 total = from[0];
+#pragma unroll
+    for (int four = 1; four < fours; ++four) {
+      total.x += from[four].x;
+      total.y += from[four].y;
+    }
+    return total;
+  }
+};
+
+// Taps, and rows by the slot of their token.
+template <bool kBias, int W, int n>
+struct ConvRing {
+  static_assert(W <= kConvRing);
+  Piece<n> w[W], bias = {}, rows[kConvRing] = {};
+  int64_t channel;
+
+  template <class T>
+  __device__ ConvRing(const ConvInput<T>& in, int64_t channel) : channel(channel) {
+    if constexpr (kBias) bias = in.template Bias<n>(channel);
+#pragma unroll
+    for (int t = 0; t < W; ++t) {
+#pragma unroll
+      for (int i = 0; i < n; ++i) w[t][i] = in.w_CW[(channel + i) * W + t];
+    }
+  }
+  static __device__ constexpr int Slot(int j, int back) {
+    return (j + kConvRing - back) % kConvRing;
+  }
+  // The rows that the token in slot j, at `position` of its document, reads beside its own.
+  template <class T>
+  __device__ void Begin(const ConvInput<T>& in, int j, int token, int position) {
+#pragma unroll
+    for (int back = 1; back < W; ++back) {
+      rows[Slot(j, back)] = in.template Row<n>(token, position, back, channel);
+    }
+  }
+  // The token in slot j is its document's first. Without `kTails` nothing is before it.
+  template <bool kTails, class T>
+  __device__ void BeginDocument(const ConvInput<T>& in, int j, int token) {
+    if constexpr (kTails) {
+      Begin(in, j, token, 0);
+    } else {
+#pragma unroll
+      for (int back = 1; back < W; ++back) rows[Slot(j, back)] = {};
+    }
+  }
+  __device__ Piece<n> PreActivation(int j) const {
+    Piece<n> u;
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      u[i] = w[0][i] * rows[Slot(j, W - 1)][i];
+      if constexpr (kBias) u[i] += bias[i];
+    }
+#pragma unroll
+    for (int t = 1; t < W; ++t) {
+#pragma unroll
+      for (int i = 0; i < n; ++i) u[i] += w[t][i] * rows[Slot(j, W - 1 - t)][i];
+    }
+    return u;
+  }
+};
+
+// kNorms: heads are normed, with as many fours of threads as kFours says; SiLU follows, and there
+// are neither biases nor tails.
+template <bool kNorms, int kFours, int W, int n, class T>
+__global__ void __launch_bounds__(kConvMostThreads, 4)
+    ConvForward(const __grid_constant__ ConvParts<T> parts) {
+  __shared__ Packed<T, n> x_slots[kConvRing][kConvMostThreads];
+  __shared__ __align__(8) float of_four[2][kConvMostThreads / 2];
+  const ConvHeadSums<kFours> heads{of_four};
+  const ConvPart<T>& part = parts.OfBlock();
+  const ConvInput<T>& in = part.in;
+  const ConvPlace<n> place(part);
+  const ConvBand band(in.tokens);
+  if (band.begin >= band.end) return;
+  const bool silu = kNorms || in.silu, normed = kNorms && part.head_dim > 0;
+  ConvRing<!kNorms, W, n> ring(in, place.channel);
+  ring.Begin(in, 0, band.begin, in.positions_N[band.begin]);
+  ConvAhead<T, n> x(x_slots, in.x_NC, in.channels, place.channel, band.begin);
+  T* y_C = part.y_NC + band.begin * in.channels + place.channel;
+  int position[kConvRing];
+#pragma unroll
+  for (int j = 0; j < kConvRing; ++j) {
+    x.Fetch(j, band.begin + j + 1 < band.end);
+    EndOfTokenFetch();
+    position[j] = in.positions_N[min(band.begin + j, band.end - 1)];
+  }
+  for (int first = band.begin; first < band.end; first += kConvRing) {
+#pragma unroll
+    for (int j = 0; j < kConvRing; ++j) {
+      const int token = first + j, ahead = token + kConvRing;
+      WaitForToken();
+      ring.rows[j] = Unpacked(x.Get(j));
+      if (position[j] == 0) [[unlikely]]
+        ring.template BeginDocument<!kNorms>(in, j, token);
+      x.Fetch(j, ahead + 1 < band.end);
+      EndOfTokenFetch();
+      position[j] = in.positions_N[min(ahead, band.end - 1)];
+      Piece<n> y = ring.PreActivation(j);
+      if (silu) {
+#pragma unroll
+        for (int i = 0; i < n; ++i) y[i] *= SigmoidOf<T>(y[i]);
+      }
+      if (normed) {
+        float squares = 0;
+#pragma unroll
+        for (int i = 0; i < n; ++i) squares += y[i] * y[i];
+        const float rho = rsqrtf(heads.Sum(place, j, squares, 0).x + parts.eps);
+#pragma unroll
+        for (int i = 0; i < n; ++i) y[i] *= rho;
+      }
+      if (token < band.end && place.active) Store<n>(y_C, y);
+      y_C += in.channels;
+    }
+  }
+}
+
+template <bool kNorms, int kFours, int W, int n, class T>
+__global__ void __launch_bounds__(kConvMostThreads, 3)
+    ConvBackward(const __grid_constant__ ConvParts<T> parts) {
+  __shared__ Packed<T, n> x_slots[kConvRing][kConvMostThreads];
+  __shared__ Packed<T, n> dy_slots[kConvRing][kConvMostThreads];
+  __shared__ __align__(8) float of_four[2][kConvMostThreads / 2];
+  const ConvHeadSums<kFours> heads{of_four};
+  const ConvPart<T>& part = parts.OfBlock();
+  const ConvInput<T>& in = part.in;
+  const ConvPlace<n> place(part);
+  const ConvBand band(in.tokens);
+  const bool silu = kNorms || in.silu, normed = kNorms && part.head_dim > 0;
+  Piece<n> sums[kNorms ? W : W + 1] = {};
+  if (band.begin < band.end) {
+    const int tokens = static_cast<int>(in.tokens);
+    ConvRing<!kNorms, W, n> ring(in, place.channel);
+    ring.Begin(in, 0, band.begin, in.positions_N[band.begin]);
+    ConvAhead<T, n> x(x_slots, in.x_NC, in.channels, place.channel, band.begin);
+    ConvAhead<T, n> g(dy_slots, part.dy_NC, in.channels, place.channel, band.begin);
+    T* dx_C = part.dx_NC + (band.begin - (W - 1)) * in.channels + place.channel;
+    const bool wanted = place.active && part.dx_NC != nullptr;
+    Piece<n> dx[kConvRing] = {};
+    int position[kConvRing];
+#pragma unroll
+    for (int j = 0; j < kConvRing; ++j) {
+      x.Fetch(j, band.begin + j + 1 < tokens);
+      g.Fetch(j, band.begin + j + 1 < tokens);
+      EndOfTokenFetch();
+      position[j] = in.positions_N[min(band.begin + j, tokens - 1)];
+    }
+    // The W - 1 tokens after the band that read its rows are computed here again.
+    const int last = band.end + W - 1;
+    for (int first = band.begin; first < last; first += kConvRing) {
+#pragma unroll
+      for (int j = 0; j < kConvRing; ++j) {
+        const int token = first + j, ahead = token + kConvRing, complete = token - (W - 1);
+        const int at = token < tokens ? position[j] : 0;  // what is not there reads nothing
+        WaitForToken();
+        ring.rows[j] = Unpacked(x.Get(j));
+        const Packed<T, n> dy = g.Get(j);
+        if (at == 0) [[unlikely]] {
+          ring.template BeginDocument<!kNorms>(in, j, min(token, tokens - 1));
+        }
+        const Piece<n> u = ring.PreActivation(j);
+        Piece<n> y, du;
+#pragma unroll
+        for (int i = 0; i < n; ++i) {
+          const float s = silu ? SigmoidOf<T>(u[i]) : 1;
+          y[i] = u[i] * s;
+          du[i] = s + (y[i] - y[i] * s);
+        }
+        if (normed) {  // from the gradient of y ρ to that of y: ρ (g - y ρ² (g · y))
+          float squares = 0, along = 0;
+#pragma unroll
+          for (int i = 0; i < n; ++i) {
+            squares += y[i] * y[i];
+            along += dy[i] * y[i];
+          }
+          const float2 sum = heads.Sum(place, j, squares, along);
+          const float rho = rsqrtf(sum.x + parts.eps), pull = sum.y * rho * rho;
+#pragma unroll
+          for (int i = 0; i < n; ++i) du[i] *= rho * (dy[i] - pull * y[i]);
+        } else {
+#pragma unroll
+          for (int i = 0; i < n; ++i) du[i] *= dy[i];
+        }
+        x.Fetch(j, ahead + 1 < tokens);
+        g.Fetch(j, ahead + 1 < tokens);
+        EndOfTokenFetch();
+        position[j] = in.positions_N[min(ahead, tokens - 1)];
+        if (token < band.end) {
+#pragma unroll
+          for (int i = 0; i < n; ++i) {
+#pragma unroll
+            for (int t = 0; t < W; ++t) {
+              sums[t][i] += du[i] * ring.rows[ring.Slot(j, W - 1 - t)][i];
+            }
+            if constexpr (!kNorms) sums[W][i] += du[i];
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < n; ++i) dx[j][i] = ring.w[W - 1][i] * du[i];
+#pragma unroll
+        for (int back = 1; back < W; ++back) {
+          if (at < back) break;  // the document begins after that row
+#pragma unroll
+          for (int i = 0; i < n; ++i) {
+            dx[ring.Slot(j, back)][i] += ring.w[W - 1 - back][i] * du[i];
+          }
+        }
+        if (wanted && complete >= band.begin && complete < band.end) {
+          StoreOrAdd<n>(dx_C, dx[ring.Slot(j, W - 1)], part.accumulate);
+        }
+        dx_C += in.channels;
+      }
+    }
+  }
+  if (!place.active) return;
+  constexpr int kSums = kNorms ? W : W + 1;
+  const int64_t to = part.first_column + place.channel;
+#pragma unroll
+  for (int t = 0; t < kSums; ++t) {
+    Store<n>(parts.partial + (int64_t{blockIdx.y} * kSums + t) * parts.columns + to, sums[t]);
+  }
+}
+
+// Tiles by bands: one wave, where every processor has `warps` warps.
+template <class T>
+dim3 ConvGrid(const ConvParts<T>& parts, int warps, int64_t least_tokens) {
+  const int64_t blocks = int64_t{132} * (32 * warps / parts.threads);
+  const int64_t bands =
+      std::clamp<int64_t>(blocks / parts.tiles, 1,
+                          std::clamp<int64_t>(parts.part[0].in.tokens / least_tokens, 1, 65535));
+  return dim3(parts.tiles, static_cast<unsigned>(bands));
+}
+
+// Where sum t of a column goes: to tap t of its channel, or to the bias.
+template <class T>
+struct ConvSumTarget {
+  ConvParts<T> parts;
+  int width;
+
+  __device__ void operator()(int64_t i, float sum) const {
+    const int tap = static_cast<int>(i / parts.columns);
+    const int64_t column = i - tap * parts.columns;
+    int p = 0;
+    while (p + 1 < parts.count && column >= parts.part[p + 1].first_column) ++p;
+    const ConvPart<T>& part = parts.part[p];
+    const int64_t channel = column - part.first_column;
+    if (tap == width) {
+      if (part.dbias_C != nullptr) part.dbias_C[channel] += sum;
+    } else if (part.dw_CW != nullptr) {
+      part.dw_CW[channel * width + tap] += sum;
+    }
+  }
+};
+
+template <bool kNorms, int kFours, int W, int n, class T>
+void RunConvForward(const Stream& stream, const char* name, const ConvParts<T>& parts) {
+  const dim3 grid = ConvGrid(parts, 16, 16);
+  ConvForward<kNorms, kFours, W, n><<<grid, parts.threads, 0, Handle(stream)>>>(parts);
+  CheckLaunch(name);
+}
+
+// Gives `parts` their workspace.
+template <bool kNorms, int kFours, int W, int n, class T>
+void RunConvBackward(const Stream& stream, const char* name, ConvParts<T> parts) {
+  const dim3 grid = ConvGrid(parts, 12, 32);
+  const int64_t stride = (kNorms ? W : W + 1) * parts.columns;
+  parts.partial = ScratchFor<float>(stream, grid.y * stride);
+  ConvBackward<kNorms, kFours, W, n><<<grid, parts.threads, 0, Handle(stream)>>>(parts);
+  CheckLaunch(name);
+  FinishSums(stream, name, grid.y, stride, stride, parts.partial, ConvSumTarget<T>{parts, W});
+}
+
+}  // namespace lt2::cuda
