@@ -38,32 +38,35 @@ template <class T, int n, int kPieces>
 __global__ void __launch_bounds__(256)
     Backward(RowShare share, int64_t rows, BackwardData<T> data) {
   const RowPlace<n, kPieces> place(share);
-  const int64_t row = blockIdx.x * share.rows_of_block() + place.group, at = row * place.width;
-  const bool inside = row < rows;
-  Piece<n> dy[kPieces];
-  place.LoadRow(data.do_RE + at, inside, dy);
+  const int64_t first = blockIdx.x * share.rows_of_block();
+  const bool inside = first + place.group < rows;
+  const int64_t row = place.RowFrom(first, rows), at = row * place.width;
+  Packed<T, n> dy[kPieces], x[kBranches][kPieces];
+  place.LoadRow(data.do_RE + at, dy);
+#pragma unroll
+  for (int b = 0; b < kBranches; ++b) place.LoadRow(data.branches_RE[b] + at, x[b]);
 #pragma unroll
   for (int b = 0; b < kBranches; ++b) {
-    Piece<n> x[kPieces];
-    place.LoadRow(data.branches_RE[b] + at, inside, x);
     const int64_t at_gate = row * kBranches + b;
-    const float gate = inside ? SigmoidOf<T>(Get(data.gates_R3, at_gate)) : 0;
+    const float gate = SigmoidOf<T>(Get(data.gates_R3, at_gate));
     float along = 0;
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
 #pragma unroll
-      for (int i = 0; i < n; ++i) {
-        along += dy[j][i] * x[j][i];
-        x[j][i] = gate * dy[j][i];
-      }
+      for (int i = 0; i < n; ++i) along += dy[j][i] * x[b][j][i];
     }
     along = place.Sum(along) * gate * (1 - gate);
     if (!inside) continue;
     if (data.dgates_R3 != nullptr && place.lane == 0) {
       PutOrAdd(data.dgates_R3, at_gate, along, data.accumulate_dgates);
     }
-    if (data.dbranches_RE[b] != nullptr) {
-      place.StoreRow(data.dbranches_RE[b] + at, x, data.accumulate_dbranches[b]);
+    if (data.dbranches_RE[b] == nullptr) continue;
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+      Piece<n> dx;
+#pragma unroll
+      for (int i = 0; i < n; ++i) dx[i] = gate * dy[j][i];
+      place.StorePiece(data.dbranches_RE[b] + at, j, dx, data.accumulate_dbranches[b]);
     }
   }
 }

@@ -17,11 +17,11 @@ struct ForwardData {
 template <class Gate, class T, int n, int kPieces>
 __global__ void __launch_bounds__(256) Forward(RowShare share, int64_t rows, ForwardData<T> data) {
   const RowPlace<n, kPieces> place(share);
-  const int64_t row = blockIdx.x * share.rows_of_block() + place.group, at = row * place.width;
-  const bool inside = row < rows;
-  Piece<n> x[kPieces], gate[kPieces];
-  place.LoadRow(data.x_RV + at, inside, x);
-  place.LoadRow(data.gate_RV + at, inside, gate);
+  const int64_t first = blockIdx.x * share.rows_of_block();
+  const int64_t row = place.RowFrom(first, rows), at = row * place.width;
+  Packed<T, n> x[kPieces], gate[kPieces];
+  place.LoadRow(data.x_RV + at, x);
+  place.LoadRow(data.gate_RV + at, gate);
   float squares = 0;
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
@@ -29,15 +29,15 @@ __global__ void __launch_bounds__(256) Forward(RowShare share, int64_t rows, For
     for (int i = 0; i < n; ++i) squares += x[j][i] * x[j][i];
   }
   const float rstd = rsqrtf(place.Sum(squares) / static_cast<float>(place.width) + data.eps);
-  if (!inside) return;
+  if (first + place.group >= rows) return;
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
-    if (place.Column(j) >= place.width) continue;
-    const Piece<n> w = Load<n>(data.w_V + place.Column(j));
+    const Piece<n> w = place.Weights(data.w_V, j);
+    Piece<n> y;
 #pragma unroll
-    for (int i = 0; i < n; ++i) x[j][i] *= rstd * w[i] * Gate::Value(gate[j][i]);
+    for (int i = 0; i < n; ++i) y[i] = x[j][i] * (rstd * w[i]) * Gate::Value(gate[j][i]);
+    place.StorePiece(data.y_RV + at, j, y);
   }
-  place.StoreRow(data.y_RV + at, x);
   if (place.lane == 0) data.rstd_R[row] = rstd;
 }
 
@@ -57,41 +57,40 @@ __global__ void __launch_bounds__(256, kPieces <= 3 ? 2 : 1)
   Piece<n> dw[kPieces] = {};
   const int64_t step = gridDim.x * share.rows_of_block();
   for (int64_t base = blockIdx.x * share.rows_of_block(); base < rows; base += step) {
-    const int64_t row = base + place.group, at = row * place.width;
-    const bool inside = row < rows;
-    Piece<n> dy[kPieces], x[kPieces], gate[kPieces];
-    place.LoadRow(data.dy_RV + at, inside, dy);
-    place.LoadRow(data.x_RV + at, inside, x);
-    place.LoadRow(data.gate_RV + at, inside, gate);
+    const bool inside = base + place.group < rows;
+    const int64_t row = place.RowFrom(base, rows), at = row * place.width;
+    Packed<T, n> dy[kPieces], x[kPieces], gate[kPieces];
+    place.LoadRow(data.dy_RV + at, dy);
+    place.LoadRow(data.gate_RV + at, gate);
+    place.LoadRow(data.x_RV + at, x);
     const float rstd = inside ? data.rstd_R[row] : 0;
     float product = 0;
+    Piece<n> e[kPieces];  // the gradient of x rstd
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
-      if (place.Column(j) >= place.width) continue;
-      const Piece<n> w = Load<n>(data.w_V + place.Column(j));
+      const Piece<n> w = place.Weights(data.w_V, j);
+      Piece<n> dgate;
 #pragma unroll
       for (int i = 0; i < n; ++i) {
         float value, slope;
         Gate::ValueAndSlope(gate[j][i], value, slope);
-        const float normed = x[j][i] * rstd, e = dy[j][i] * value;
-        gate[j][i] = dy[j][i] * normed * w[i] * slope;
-        dw[j][i] += normed * e;
-        dy[j][i] = e * w[i];
-        product += dy[j][i] * x[j][i];
+        const float normed = x[j][i] * rstd, gated = dy[j][i] * value;
+        dgate[i] = dy[j][i] * normed * w[i] * slope;
+        dw[j][i] += normed * gated;
+        e[j][i] = gated * w[i];
+        product += e[j][i] * x[j][i];
+      }
+      if (inside && data.dgate_RV != nullptr) {
+        place.StorePiece(data.dgate_RV + at, j, dgate, data.accumulate_dgate);
       }
     }
     const float pull = place.Sum(product) * rstd * rstd * rstd / static_cast<float>(place.width);
-    if (!inside) continue;
-    if (data.dx_RV != nullptr) {
+    if (!inside || data.dx_RV == nullptr) continue;
 #pragma unroll
-      for (int j = 0; j < kPieces; ++j) {
+    for (int j = 0; j < kPieces; ++j) {
 #pragma unroll
-        for (int i = 0; i < n; ++i) dy[j][i] = dy[j][i] * rstd - pull * x[j][i];
-      }
-      place.StoreRow(data.dx_RV + at, dy, data.accumulate_dx);
-    }
-    if (data.dgate_RV != nullptr) {
-      place.StoreRow(data.dgate_RV + at, gate, data.accumulate_dgate);
+      for (int i = 0; i < n; ++i) e[j][i] = e[j][i] * rstd - pull * x[j][i];
+      place.StorePiece(data.dx_RV + at, j, e[j], data.accumulate_dx);
     }
   }
   place.StoreColumnSums(dw, partial + blockIdx.x * place.width);
@@ -122,7 +121,7 @@ void RunBackward(const Stream& stream, const GatedRmsNormBackwardArgs& args) {
       DataOrNull<T>(args.dgate), args.accumulate_dx,     args.accumulate_dgate};
   PartialSums sums{.sums = 1, .columns = width};
   DispatchPieces<T>(width, {args.dy, args.x, args.gate, args.w, args.dx, args.dgate}, [&]<int n>() {
-    DispatchRow<n>(width, [&]<int kPieces>(RowShare share) {
+    DispatchRow<n, /*kSums=*/true>(width, [&]<int kPieces>(RowShare share) {
       sums.bands = SummingBlocks(rows, share);
       float* partial = ScratchFor<float>(stream, sums.bands * width);
       sums.data = partial;

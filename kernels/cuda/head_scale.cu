@@ -75,27 +75,31 @@ template <class T, int n, int kPieces>
 __global__ void __launch_bounds__(256)
     ScaleBackward(RowShare share, int64_t rows, ScaleBackwardData<T> data) {
   const RowPlace<n, kPieces> place(share);
-  const int64_t row = blockIdx.x * share.rows_of_block() + place.group, at = row * place.width;
-  const bool inside = row < rows;
-  Piece<n> dy[kPieces], x[kPieces];
-  place.LoadRow(data.dy_RP + at, inside, dy);
-  place.LoadRow(data.x_RP + at, inside, x);
-  const float s = inside ? data.s_R[row] : 0;
+  const int64_t first = blockIdx.x * share.rows_of_block();
+  const int64_t row = place.RowFrom(first, rows), at = row * place.width;
+  Packed<T, n> dy[kPieces], x[kPieces];
+  place.LoadRow(data.dy_RP + at, dy);
+  place.LoadRow(data.x_RP + at, x);
+  const float s = data.s_R[row];
   float product = 0;
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
 #pragma unroll
-    for (int i = 0; i < n; ++i) {
-      product += dy[j][i] * x[j][i];
-      dy[j][i] *= s;
-    }
+    for (int i = 0; i < n; ++i) product += dy[j][i] * x[j][i];
   }
   const float ds = place.Sum(product);
-  if (!inside) return;
+  if (first + place.group >= rows) return;
   if (place.lane == 0 && data.ds_R != nullptr) {
     data.ds_R[row] = data.accumulate_ds ? data.ds_R[row] + ds : ds;
   }
-  if (data.dx_RP != nullptr) place.StoreRow(data.dx_RP + at, dy, data.accumulate_dx);
+  if (data.dx_RP == nullptr) return;
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    Piece<n> dx;
+#pragma unroll
+    for (int i = 0; i < n; ++i) dx[i] = s * dy[j][i];
+    place.StorePiece(data.dx_RP + at, j, dx, data.accumulate_dx);
+  }
 }
 
 template <class T>

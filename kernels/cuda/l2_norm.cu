@@ -8,10 +8,10 @@ template <class T, int n, int kPieces>
 __global__ void __launch_bounds__(256)
     Forward(RowShare share, int64_t rows, float eps, const T* x_RD, T* y_RD, float* rho_R) {
   const RowPlace<n, kPieces> place(share);
-  const int64_t row = blockIdx.x * share.rows_of_block() + place.group, at = row * place.width;
-  const bool inside = row < rows;
-  Piece<n> x[kPieces];
-  place.LoadRow(x_RD + at, inside, x);
+  const int64_t first = blockIdx.x * share.rows_of_block();
+  const int64_t row = place.RowFrom(first, rows), at = row * place.width;
+  Packed<T, n> x[kPieces];
+  place.LoadRow(x_RD + at, x);
   float squares = 0;
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
@@ -19,13 +19,14 @@ __global__ void __launch_bounds__(256)
     for (int i = 0; i < n; ++i) squares += x[j][i] * x[j][i];
   }
   const float rho = rsqrtf(place.Sum(squares) + eps);
-  if (!inside) return;
+  if (first + place.group >= rows) return;
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
+    Piece<n> y;
 #pragma unroll
-    for (int i = 0; i < n; ++i) x[j][i] *= rho;
+    for (int i = 0; i < n; ++i) y[i] = x[j][i] * rho;
+    place.StorePiece(y_RD + at, j, y);
   }
-  place.StoreRow(y_RD + at, x);
   if (place.lane == 0) rho_R[row] = rho;
 }
 
@@ -34,12 +35,12 @@ __global__ void __launch_bounds__(256)
     Backward(RowShare share, int64_t rows, const T* dy_RD, const T* y_RD, const float* rho_R,
              T* dx_RD, bool accumulate) {
   const RowPlace<n, kPieces> place(share);
-  const int64_t row = blockIdx.x * share.rows_of_block() + place.group, at = row * place.width;
-  const bool inside = row < rows;
-  Piece<n> dy[kPieces], y[kPieces];
-  place.LoadRow(dy_RD + at, inside, dy);
-  place.LoadRow(y_RD + at, inside, y);
-  const float rho = inside ? rho_R[row] : 0;
+  const int64_t first = blockIdx.x * share.rows_of_block();
+  const int64_t row = place.RowFrom(first, rows), at = row * place.width;
+  Packed<T, n> dy[kPieces], y[kPieces];
+  place.LoadRow(dy_RD + at, dy);
+  place.LoadRow(y_RD + at, y);
+  const float rho = rho_R[row];
   float product = 0;
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
@@ -47,13 +48,14 @@ __global__ void __launch_bounds__(256)
     for (int i = 0; i < n; ++i) product += dy[j][i] * y[j][i];
   }
   const float dot = place.Sum(product);
-  if (!inside) return;
+  if (first + place.group >= rows) return;
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
+    Piece<n> dx;
 #pragma unroll
-    for (int i = 0; i < n; ++i) dy[j][i] = rho * (dy[j][i] - y[j][i] * dot);
+    for (int i = 0; i < n; ++i) dx[i] = rho * (dy[j][i] - y[j][i] * dot);
+    place.StorePiece(dx_RD + at, j, dx, accumulate);
   }
-  place.StoreRow(dx_RD + at, dy, accumulate);
 }
 
 template <class T>

@@ -16,12 +16,11 @@ __global__ void __launch_bounds__(256)
     Forward(RowShare share, Groups groups, float eps, const T* x_RV, const float* w_C, T* y_RV,
             float* mean_R, float* rstd_R) {
   const RowPlace<n, kPieces> place(share);
-  const int64_t token = blockIdx.x * share.rows_of_block() + place.group;
-  const bool inside = token < groups.tokens;
-  const int64_t row = groups.Row(token), at = row * place.width;
+  const int64_t first = blockIdx.x * share.rows_of_block();
+  const int64_t row = groups.Row(place.RowFrom(first, groups.tokens)), at = row * place.width;
   const float* w_V = w_C + blockIdx.y * place.width;
-  Piece<n> x[kPieces];
-  place.LoadRow(x_RV + at, inside, x);
+  Packed<T, n> x[kPieces];
+  place.LoadRow(x_RV + at, x);
   const float width = static_cast<float>(place.width);
   float sum = 0, squares = 0;
 #pragma unroll
@@ -34,21 +33,18 @@ __global__ void __launch_bounds__(256)
   for (int j = 0; j < kPieces; ++j) {
     if (place.Column(j) >= place.width) continue;
 #pragma unroll
-    for (int i = 0; i < n; ++i) {
-      x[j][i] -= mean;
-      squares += x[j][i] * x[j][i];
-    }
+    for (int i = 0; i < n; ++i) squares += (x[j][i] - mean) * (x[j][i] - mean);
   }
   const float rstd = rsqrtf(place.Sum(squares) / width + eps);
-  if (!inside) return;
+  if (first + place.group >= groups.tokens) return;
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
-    if (place.Column(j) >= place.width) continue;
-    const Piece<n> w = Load<n>(w_V + place.Column(j));
+    const Piece<n> w = place.Weights(w_V, j);
+    Piece<n> y;
 #pragma unroll
-    for (int i = 0; i < n; ++i) x[j][i] *= rstd * w[i];
+    for (int i = 0; i < n; ++i) y[i] = (x[j][i] - mean) * (rstd * w[i]);
+    place.StorePiece(y_RV + at, j, y);
   }
-  place.StoreRow(y_RV + at, x);
   if (place.lane == 0) mean_R[row] = mean, rstd_R[row] = rstd;
 }
 
@@ -66,27 +62,27 @@ __global__ void __launch_bounds__(256, kPieces <= 4 ? 2 : 1)
     Backward(RowShare share, Groups groups, BackwardData<T> data, float* partial) {
   const RowPlace<n, kPieces> place(share);
   const int64_t first_column = blockIdx.y * place.width;
+  const float* w_V = data.w_C + first_column;
   const float width = static_cast<float>(place.width);
   Piece<n> dw[kPieces] = {};
   const int64_t step = gridDim.x * share.rows_of_block();
   for (int64_t base = blockIdx.x * share.rows_of_block(); base < groups.tokens; base += step) {
-    const int64_t token = base + place.group;
-    const bool inside = token < groups.tokens;
-    const int64_t row = groups.Row(token), at = row * place.width;
-    Piece<n> e[kPieces], normed[kPieces];  // of dy and of x
-    place.LoadRow(data.dy_RV + at, inside, e);
-    place.LoadRow(data.x_RV + at, inside, normed);
-    const float mean = inside ? data.mean_R[row] : 0, rstd = inside ? data.rstd_R[row] : 0;
+    const bool inside = base + place.group < groups.tokens;
+    const int64_t row = groups.Row(place.RowFrom(base, groups.tokens)), at = row * place.width;
+    Packed<T, n> dy[kPieces], x[kPieces];
+    place.LoadRow(data.dy_RV + at, dy);
+    place.LoadRow(data.x_RV + at, x);
+    const float mean = data.mean_R[row], rstd = inside ? data.rstd_R[row] : 0;
+    Piece<n> e[kPieces], normed[kPieces];
     float sum = 0, dot = 0;
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
-      if (place.Column(j) >= place.width) continue;
-      const Piece<n> w = Load<n>(data.w_C + first_column + place.Column(j));
+      const Piece<n> w = place.Weights(w_V, j);  // where there is no column dy is 0
 #pragma unroll
       for (int i = 0; i < n; ++i) {
-        normed[j][i] = (normed[j][i] - mean) * rstd;
-        dw[j][i] += e[j][i] * normed[j][i];
-        e[j][i] *= w[i];
+        normed[j][i] = (x[j][i] - mean) * rstd;
+        dw[j][i] += dy[j][i] * normed[j][i];
+        e[j][i] = dy[j][i] * w[i];
         sum += e[j][i];
         dot += e[j][i] * normed[j][i];
       }
@@ -98,8 +94,8 @@ __global__ void __launch_bounds__(256, kPieces <= 4 ? 2 : 1)
     for (int j = 0; j < kPieces; ++j) {
 #pragma unroll
       for (int i = 0; i < n; ++i) e[j][i] = rstd * (e[j][i] - mean_e - normed[j][i] * mean_dot);
+      place.StorePiece(data.dx_RV + at, j, e[j], data.accumulate);
     }
-    place.StoreRow(data.dx_RV + at, e, data.accumulate);
   }
   const int64_t columns = gridDim.y * place.width;
   place.StoreColumnSums(dw, partial + blockIdx.x * columns + first_column);
@@ -131,7 +127,7 @@ void RunBackward(const Stream& stream, const LayerNormBackwardArgs& args) {
                              args.accumulate_dx};
   PartialSums sums{.sums = 1, .columns = columns};
   DispatchPieces<T>(width, {args.dy, args.x, args.w, args.dx}, [&]<int n>() {
-    DispatchRow<n>(width, [&]<int kPieces>(RowShare share) {
+    DispatchRow<n, /*kSums=*/true>(width, [&]<int kPieces>(RowShare share) {
       sums.bands =
           std::clamp<int64_t>(SummingBlocks(tokens, share), 1, std::max<int64_t>(528 / groups, 1));
       float* partial = ScratchFor<float>(stream, sums.bands * columns);

@@ -6,53 +6,75 @@ namespace {
 
 template <class T>
 struct BackwardData {
-  const T *dy_ND, *x_ND, *through_ND;  // through may be null
+  const T *dy_ND, *x_ND;
+  const T* more_ND;  // a gradient to add, or null
   const float *w_D, *rstd_N;
   T* dx_ND;  // may be null
   bool accumulate;
 };
 
-// Each block's part of dw goes to its group of a row of `partial`.
+template <class T, int n, int kPieces>
+struct BackwardRow {
+  Packed<T, n> dy[kPieces], x[kPieces], more[kPieces];
+  float rstd;
+
+  __device__ void Load(const RowPlace<n, kPieces>& place, const BackwardData<T>& data,
+                       int64_t row) {
+    const int64_t at = row * place.width;
+    place.LoadRow(data.dy_ND + at, dy);
+    place.LoadRow(data.x_ND + at, x);
+    if (data.more_ND != nullptr) place.LoadRow(data.more_ND + at, more);
+    rstd = data.rstd_N[row];
+  }
+};
+
+// Each block's part of dw goes to its group of a row of `partial`. Where registers allow a row is
+// read while the one before it is computed with.
 template <class T, int n, int kPieces>
 __global__ void __launch_bounds__(256, kPieces <= 4 ? 2 : 1)
     Backward(RowShare share, NormGroups groups, BackwardData<T> data, float* partial) {
   const RowPlace<n, kPieces> place(share);
   const int first_column = static_cast<int>(blockIdx.y) * place.width;
+  const float* w_V = data.w_D + first_column;
   Piece<n> dw[kPieces] = {};
   const int64_t step = gridDim.x * share.rows_of_block();
-  for (int64_t base = blockIdx.x * share.rows_of_block(); base < groups.tokens; base += step) {
-    const int64_t token = base + place.group;
-    const bool inside = token < groups.tokens;
-    const int64_t row = groups.Row(token), at = row * place.width;
-    Piece<n> dy[kPieces], x[kPieces];
-    place.LoadRow(data.dy_ND + at, inside, dy);
-    place.LoadRow(data.x_ND + at, inside, x);
-    const float rstd = inside ? data.rstd_N[row] : 0;
+  int64_t base = blockIdx.x * share.rows_of_block();
+  constexpr bool kAhead = kPieces <= 2;
+  BackwardRow<T, n, kPieces> of, next;
+  if (kAhead) next.Load(place, data, groups.Row(place.RowFrom(base, groups.tokens)));
+  for (; base < groups.tokens; base += step) {
+    if (kAhead) of = next;
+    (kAhead ? next : of)
+        .Load(place, data, groups.Row(place.RowFrom(kAhead ? base + step : base, groups.tokens)));
+    const bool inside = base + place.group < groups.tokens;
+    const float rstd = inside ? of.rstd : 0;
     float product = 0;
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
-      if (place.Column(j) >= place.width) continue;
-      const Piece<n> w = Load<n>(data.w_D + first_column + place.Column(j));
+      const Piece<n> w = place.Weights(w_V, j);
 #pragma unroll
       for (int i = 0; i < n; ++i) {
-        const float moved = dy[j][i] * x[j][i];
+        const float moved = of.dy[j][i] * of.x[j][i];
         dw[j][i] += moved * rstd;
         product += moved * w[i];
-        dy[j][i] *= w[i] * rstd;
       }
     }
     if (data.dx_ND == nullptr) continue;
     const float pull = place.Sum(product) * rstd * rstd * rstd / static_cast<float>(place.width);
     if (!inside) continue;
+    const int64_t at = groups.Row(base + place.group) * place.width;
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
-      if (place.Column(j) >= place.width) continue;
-      Piece<n> through = {};
-      if (data.through_ND != nullptr) through = Load<n>(data.through_ND + at + place.Column(j));
+      const Piece<n> w = place.Weights(w_V, j);
+      Piece<n> dx;
 #pragma unroll
-      for (int i = 0; i < n; ++i) dy[j][i] += through[i] - pull * x[j][i];
+      for (int i = 0; i < n; ++i) dx[i] = of.dy[j][i] * w[i] * rstd - pull * of.x[j][i];
+      if (data.more_ND != nullptr) {
+#pragma unroll
+        for (int i = 0; i < n; ++i) dx[i] += of.more[j][i];
+      }
+      place.StorePiece(data.dx_ND + at, j, dx, data.accumulate);
     }
-    place.StoreRow(data.dx_ND + at, dy, data.accumulate);
   }
   const int64_t columns = gridDim.y * place.width;
   place.StoreColumnSums(dw, partial + blockIdx.x * columns + first_column);
@@ -63,14 +85,15 @@ void RunBackward(const Stream& stream, const RmsNormBackwardArgs& args) {
   const NormGroups groups(args.w, args.rstd);
   if (groups.tokens == 0) return;
   const int64_t columns = args.w.size();
-  const BackwardData<T> data{
-      Data<T>(args.dy),    Data<T>(args.x),        DataOrNull<T>(args.through),
-      Data<float>(args.w), Data<float>(args.rstd), DataOrNull<T>(args.dx),
-      args.accumulate_dx};
+  T* dx = DataOrNull<T>(args.dx);
+  BackwardData<T> data{Data<T>(args.dy),    Data<T>(args.x),        DataOrNull<T>(args.through),
+                       Data<float>(args.w), Data<float>(args.rstd), dx,
+                       args.accumulate_dx};
+  if (data.more_ND == nullptr && args.accumulate_dx) data.more_ND = dx, data.accumulate = false;
   PartialSums sums{.sums = 1, .columns = columns};
   const std::initializer_list<Tensor> moved = {args.dy, args.x, args.through, args.w, args.dx};
   DispatchPieces<T>(groups.width, moved, [&]<int n>() {
-    DispatchRow<n>(groups.width, [&]<int kPieces>(RowShare share) {
+    DispatchRow<n, /*kSums=*/true>(groups.width, [&]<int kPieces>(RowShare share) {
       sums.bands = std::clamp<int64_t>(SummingBlocks(groups.tokens, share), 1,
                                        std::max<int64_t>(528 / groups.count, 1));
       float* partial = ScratchFor<float>(stream, sums.bands * columns);

@@ -38,21 +38,23 @@ template <class T, int n, int kPieces>
 __global__ void __launch_bounds__(256)
     RmsForwardKernel(RowShare share, NormGroups groups, RmsForwardData<T> data) {
   const RowPlace<n, kPieces> place(share);
-  const int64_t token = blockIdx.x * share.rows_of_block() + place.group;
-  const bool inside = token < groups.tokens;
-  const int64_t row = groups.Row(token), at = row * place.width;
+  const int64_t first = blockIdx.x * share.rows_of_block();
+  const bool inside = first + place.group < groups.tokens;
+  const int64_t row = groups.Row(place.RowFrom(first, groups.tokens)), at = row * place.width;
   const float* w_V = data.w_D + blockIdx.y * place.width;
+  Packed<T, n> x_there[kPieces], residual[kPieces];
+  place.LoadRow(data.x_ND + at, x_there);
+  if (data.residual_ND != nullptr) place.LoadRow(data.residual_ND + at, residual);
   Piece<n> x[kPieces];
-  place.LoadRow(data.x_ND + at, inside, x);
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) x[j] = Unpacked(x_there[j]);
   if (data.residual_ND != nullptr) {
-    Piece<n> residual[kPieces];
-    place.LoadRow(data.residual_ND + at, inside, residual);
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
 #pragma unroll
       for (int i = 0; i < n; ++i) x[j][i] = Rounded<T>(x[j][i] + residual[j][i]);
+      if (inside) place.StorePiece(data.sum_ND + at, j, x[j]);
     }
-    if (inside) place.StoreRow(data.sum_ND + at, x);
   }
   float squares = 0;
 #pragma unroll
@@ -64,12 +66,11 @@ __global__ void __launch_bounds__(256)
   if (!inside) return;
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
-    if (place.Column(j) >= place.width) continue;
-    const Piece<n> w = Load<n>(w_V + place.Column(j));
+    const Piece<n> w = place.Weights(w_V, j);
 #pragma unroll
     for (int i = 0; i < n; ++i) x[j][i] *= rstd * w[i];
+    place.StorePiece(data.y_ND + at, j, x[j]);
   }
-  place.StoreRow(data.y_ND + at, x);
   if (place.lane == 0) data.rstd_N[row] = rstd;
 }
 

@@ -9,33 +9,46 @@ namespace lt2::cuda {
 // Rows go to blocks of 256 threads, some to each; a row's pieces go round its `lanes` threads, a
 // power of two.
 struct RowShare {
-  int lanes = 0, width = 0;
+  int log_lanes = 0, width = 0;
 
-  __host__ __device__ int64_t rows_of_block() const { return 256 / lanes; }
+  RowShare(int64_t lanes, int64_t row_width) : width(static_cast<int>(row_width)) {
+    while (1 << log_lanes < lanes) ++log_lanes;
+  }
+  __host__ __device__ int64_t rows_of_block() const { return 256 >> log_lanes; }
 };
 
-// Calls fn.operator()<kPieces>(share): kPieces of n elements are room enough for a lane.
-template <int n, class Fn>
+// Calls fn.operator()<kPieces>(share): kPieces of n elements are room enough for a lane. kSums: the
+// kernel keeps sums of columns and reads a row ahead, which takes registers.
+template <int n, bool kSums = false, class Fn>
 void DispatchRow(int64_t width, Fn&& fn) {
   const int64_t pieces = width / n;
-  const int of_row = static_cast<int>(width);
   const auto lanes_for = [pieces](int64_t each) {
-    int lanes = 1;
+    int64_t lanes = 1;
     while (lanes * each < pieces) lanes *= 2;
     return lanes;
   };
-  // Enough loads in flight, and few idle lanes.
-  const int by_two = lanes_for(2), by_three = lanes_for(3), by_four = lanes_for(4);
-  const int others = pieces <= 64 ? 2 * by_two : 4 * by_four;
-  if (by_three <= 256 && 3 * by_three < others) {
-    return fn.template operator()<3>(RowShare{by_three, of_row});
-  }
-  if (pieces <= 64) return fn.template operator()<2>(RowShare{by_two, of_row});
-  if (by_four <= 256) return fn.template operator()<4>(RowShare{by_four, of_row});
-  if (lanes_for(8) <= 256) return fn.template operator()<8>(RowShare{256, of_row});
-  if constexpr (n < 8) {
-    constexpr int kMost = n == 1 ? 32 : 16;
-    if (lanes_for(kMost) <= 256) return fn.template operator()<kMost>(RowShare{256, of_row});
+  const auto run = [&]<int kPieces>() {
+    if (lanes_for(kPieces) > 256) return false;
+    fn.template operator()<kPieces>(RowShare(kPieces > 4 ? 256 : lanes_for(kPieces), width));
+    return true;
+  };
+  if constexpr (n == 1) {
+    if (run.template operator()<4>() || run.template operator()<32>()) return;
+  } else {
+    // Few idle lanes, then enough loads in flight.
+    constexpr int kUsual = kSums ? 2 : 4;
+    const int64_t usual = pieces <= 64 ? 2 : kUsual;
+    if (lanes_for(3) <= 256 && 3 * lanes_for(3) < usual * lanes_for(usual)) {
+      return void(run.template operator()<3>());
+    }
+    if (usual == 2 && run.template operator()<2>()) return;
+    if constexpr (!kSums) {
+      if (run.template operator()<4>()) return;
+    }
+    if (run.template operator()<8>()) return;
+    if constexpr (n < 8) {
+      if (run.template operator()<16>()) return;
+    }
   }
   CHECK(false) << "a row of " << width << " elements is too wide";
 }
@@ -46,41 +59,49 @@ struct RowPlace {
   int lanes, lane, group;  // group: which of the block's rows
   int width;
 
+  template <class T>
+  using Row = Packed<T, n>[kPieces];
+
   __device__ explicit RowPlace(const RowShare& share)
-      : lanes(share.lanes),
-        lane(threadIdx.x % share.lanes),
-        group(threadIdx.x / share.lanes),
+      : lanes(1 << share.log_lanes),
+        lane(threadIdx.x & (lanes - 1)),
+        group(threadIdx.x >> share.log_lanes),
         width(share.width) {}
   __device__ int Column(int piece) const { return (piece * lanes + lane) * n; }
+  // Which row is the thread's, of those from `first` on; the last one again where there is none, so
+  // that loads need no conditions and go out together.
+  __device__ int64_t RowFrom(int64_t first, int64_t rows) const {
+    return min(first + group, rows - 1);
+  }
 
-  // Zeros where there is nothing.
+  // Zeros beyond the row's end.
   template <class T>
-  __device__ void LoadRow(const T* row, bool inside, Piece<n> (&to)[kPieces]) const {
+  __device__ void LoadRow(const T* row, Packed<T, n> (&to)[kPieces]) const {
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
-      if (inside && Column(j) < width) {
-        to[j] = Load<n>(row + Column(j));
-      } else {
-        to[j] = {};
-      }
+      const bool inside = Column(j) < width;
+      to[j] = LoadPacked<n>(row + (inside ? Column(j) : 0));
+      if (!inside) to[j] = {};
     }
   }
+  // The lane's share of a weight of every column.
+  __device__ Piece<n> Weights(const float* w, int piece) const {
+    return Load<n>(w + (Column(piece) < width ? Column(piece) : 0));
+  }
   template <class T>
-  __device__ void StoreRow(T* row, const Piece<n> (&from)[kPieces], bool add = false) const {
-#pragma unroll
-    for (int j = 0; j < kPieces; ++j) {
-      if (Column(j) < width) StoreOrAdd<n>(row + Column(j), from[j], add);
-    }
+  __device__ void StorePiece(T* row, int piece, const Piece<n>& from, bool add = false) const {
+    if (Column(piece) < width) StoreOrAdd<n>(row + Column(piece), from, add);
   }
 
   // Over the row. All threads of the block must call.
   __device__ float Sum(float x) const {
-    if (lanes <= 32) {
-      for (int step = lanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
-      return x;
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      const float other = __shfl_xor_sync(~0u, x, step);
+      if (step < lanes) x += other;
     }
+    if (lanes <= 32) return x;
     __shared__ float of_warp[8];
-    x = WarpSum(x);
     __syncthreads();  // an earlier call's results have been read
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
     __syncthreads();
@@ -133,10 +154,10 @@ struct RowPlace {
   }
 };
 
-// Blocks of a pass over rows that keeps sums of columns: each walks many rows, and two share a
-// processor where registers allow.
-inline int64_t SummingBlocks(int64_t rows, const RowShare& share) {
-  return std::min<int64_t>(Blocks(rows, share.rows_of_block()), 264);
+// Blocks of a pass over rows that keeps sums of columns: each walks many rows, and `together` share
+// a processor.
+inline int64_t SummingBlocks(int64_t rows, const RowShare& share, int together = 2) {
+  return std::min<int64_t>(Blocks(rows, share.rows_of_block()), 132 * together);
 }
 
 }  // namespace lt2::cuda
