@@ -165,7 +165,7 @@ absl::Status Writer::Begin(CheckpointInfo info, std::span<const TensorPiece> pie
 
 bool Writer::LocalDone() const { return !job_ || job_->done.load(std::memory_order_acquire); }
 
-absl::StatusOr<Saved> Writer::Publish() {
+absl::StatusOr<SavedCheckpoint> Writer::Publish() {
   CHECK(in_flight()) << "Publish without Begin";
   TraceRange range("checkpoint_publish");
   const double begun = MonotonicSeconds();
@@ -177,11 +177,11 @@ absl::StatusOr<Saved> Writer::Publish() {
   const std::unique_ptr<Job> job = std::move(job_);
   RETURN_IF_ERROR(bytes.status());
   const double now = MonotonicSeconds();
-  return Saved{.path = JoinPath(root_, StepName(job->info.step)),
-               .step = job->info.step,
-               .bytes = std::stoll(*bytes),
-               .stalled_seconds = job->stalled + now - begun,
-               .writing_seconds = now - job->begun};
+  return SavedCheckpoint{.path = JoinPath(root_, StepName(job->info.step)),
+                         .step = job->info.step,
+                         .bytes = std::stoll(*bytes),
+                         .stalled_seconds = job->stalled + now - begun,
+                         .writing_seconds = now - job->begun};
 }
 
 absl::StatusOr<std::vector<ShardContent>> Writer::GatherShards() const {

@@ -2,7 +2,7 @@
 //
 //   RETURN_IF_ERROR(writer.Begin(info, pieces));   // async: copies, and a thread writes
 //   …steps…; when every rank's LocalDone():
-//   ASSIGN_OR_RETURN(Saved saved, writer.Publish());
+//   ASSIGN_OR_RETURN(SavedCheckpoint saved, writer.Publish());
 //
 // Begin and Publish are collective and called by the thread that owns the communicator; the writing
 // thread never talks to other ranks. At most one save is in flight. A directory with a checkpoint's
@@ -32,7 +32,7 @@ struct WriterOptions {
   std::function<absl::Status()> may_publish = [] { return absl::OkStatus(); };
 };
 
-struct Saved {
+struct SavedCheckpoint {
   std::string path;
   int64_t step = 0;
   int64_t bytes = 0;           // of all files
@@ -63,7 +63,7 @@ class Writer {
   // names the file and the last good checkpoint (untouched), and the temporary directory is
   // removed. ResourceExhausted if there is no space, Aborted if may_publish refused, else Internal.
   // Collective.
-  absl::StatusOr<Saved> Publish();
+  absl::StatusOr<SavedCheckpoint> Publish();
 
  private:
   struct Job;

@@ -73,24 +73,31 @@ void QkvConvBackwardInParts(Stream& stream, const QkvConvBackwardArgs& a) {
 std::array<Var, kQkv> QkvConv(Tape& tape, const std::array<Var, kQkv>& x_NC,
                               const std::array<Param*, kQkv>& w_CW, int64_t head_dim, double eps,
                               const Documents& documents) {
-  QkvConvForwardArgs args{.head_dim = head_dim, .eps = eps, .documents = documents};
+  std::array<Saved, kQkv> saved;
   for (int p = 0; p < kQkv; ++p) {
     const Tensor& x = x_NC[p].value;
     CHECK_EQ(x.shape().rank(), 2);
     CHECK_EQ(x.dim(0), documents.tokens());
     CHECK_EQ(w_CW[p]->value.dim(0), x.dim(1));
     if (Normed(p)) CHECK_EQ(x.dim(1) % head_dim, 0);
-    args.x_NC[p] = x;
-    args.w_CW[p] = w_CW[p]->value;
-    args.y_NC[p] = Tensor::Empty(x.shape(), x.dtype(), tape.device());
+    saved[p] = tape.Save(x_NC[p]);
   }
-  QkvConvForward(tape.stream(), args);
-  const auto backward = [&stream = tape.stream(), x_NC = args.x_NC, w_CW, head_dim, eps, documents](
+  std::vector<Var> y_NC =
+      tape.MakeAll([&stream = tape.stream(), saved, w_CW, head_dim, eps, documents] {
+        QkvConvForwardArgs args{.head_dim = head_dim, .eps = eps, .documents = documents};
+        for (int p = 0; p < kQkv; ++p) {
+          const Tensor x = args.x_NC[p] = saved[p].get();
+          args.w_CW[p] = w_CW[p]->value;
+          args.y_NC[p] = Tensor::Empty(x.shape(), x.dtype(), x.device());
+        }
+        QkvConvForward(stream, args);
+        return std::vector<Tensor>(args.y_NC.begin(), args.y_NC.end());
+      });
+  const auto backward = [&stream = tape.stream(), saved, w_CW, head_dim, eps, documents](
                             std::span<const Tensor> dy, std::span<GradSlot> dx) {
-    QkvConvBackwardArgs args{
-        .x_NC = x_NC, .head_dim = head_dim, .eps = eps, .documents = documents};
+    QkvConvBackwardArgs args{.head_dim = head_dim, .eps = eps, .documents = documents};
     for (int p = 0; p < kQkv; ++p) {
-      const Tensor& x = x_NC[p];
+      const Tensor x = args.x_NC[p] = saved[p].get();
       args.w_CW[p] = w_CW[p]->value;
       args.dw_CW[p] = w_CW[p]->main_grad;
       args.dy_NC[p] = dy[p].defined() ? dy[p] : Tensor::Zeros(x.shape(), x.dtype(), x.device());
@@ -99,8 +106,8 @@ std::array<Var, kQkv> QkvConv(Tape& tape, const std::array<Var, kQkv>& x_NC,
     }
     QkvConvBackward(stream, args);
   };
-  std::vector<Var> out = tape.Record(
-      x_NC, {args.y_NC.begin(), args.y_NC.end()},
+  const std::vector<Var> out = tape.Record(
+      x_NC, std::move(y_NC),
       {.name = "qkv_conv", .params = {w_CW.begin(), w_CW.end()}, .input_grad = backward});
   return {out[0], out[1], out[2]};
 }

@@ -378,7 +378,7 @@ absl::Status Trainer::Publish() {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   watchdog_->Progress("publishing a checkpoint");
-  ASSIGN_OR_RETURN(const Saved saved, writer_->Publish());
+  ASSIGN_OR_RETURN(const SavedCheckpoint saved, writer_->Publish());
   result_.checkpoint = saved.path;
   LogInfo(StrCat("saved ", saved.path));
   Event("checkpoint", {{"step", saved.step},

@@ -140,7 +140,7 @@ __device__ inline void QueryGradient(const PanelBackward& args, uint32_t shared,
   HeldRows<Tile> q, dout;
   RowSums<Tile> dq, unused;
   Scores<Tile> p, dp;
-  Packed<Tile> packed;
+  PackedScores<Tile> packed;
   while (true) {
     ring.rows.WaitFull();
     const Item item = *reinterpret_cast<const Item*>(SharedPointer(shared + Tile::kItemAt));
@@ -199,7 +199,7 @@ __device__ inline void KeyGradients(const PanelBackward& args, uint32_t shared, 
   const RowStats<Tile> unused = {};
   RowSums<Tile> dk, dv;
   Scores<Tile> p, dp;
-  Packed<Tile> packed_p, packed_ds;
+  PackedScores<Tile> packed_p, packed_ds;
   // What is seldom needed is read again: registers are scarce.
   const volatile Item& again =
       *reinterpret_cast<const Item*>(SharedPointer(shared + Tile::kItemAt));

@@ -96,7 +96,7 @@ __device__ inline void Compute(const PanelForward& args, uint32_t shared, Rings<
   };
   RowSums<Tile> o;
   Scores<Tile> s;
-  Packed<Tile> p;
+  PackedScores<Tile> p;
   if (group == 1) PassTurn(group);
   while (true) {
     ring.queries.WaitFull();

@@ -101,11 +101,11 @@ __device__ inline void QueueScores(Scores<Tile>& s, const HeldRows<Tile>& a, uin
 
 // Scores rounded to bf16, as an a operand in registers.
 template <class Tile>
-struct Packed {
+struct PackedScores {
   uint32_t of_step[Tile::kStream / 16][4];
 };
 template <class Tile>
-__device__ inline void Pack(Packed<Tile>& a, const Scores<Tile>& p) {
+__device__ inline void Pack(PackedScores<Tile>& a, const Scores<Tile>& p) {
 #pragma unroll
   for (int k = 0; k < Tile::kStream / 16; ++k) {
 #pragma unroll
@@ -118,7 +118,7 @@ __device__ inline void Pack(Packed<Tile>& a, const Scores<Tile>& p) {
 
 // Queues sums += a b; b: a streamed tile.
 template <class Tile>
-__device__ inline void QueueRows(RowSums<Tile>& sums, const Packed<Tile>& a, uint32_t b) {
+__device__ inline void QueueRows(RowSums<Tile>& sums, const PackedScores<Tile>& a, uint32_t b) {
   auto& flat = reinterpret_cast<float(&)[Tile::kWidth / 2]>(sums);
   const uint64_t of_b = Descriptor(b, Tile::kStream * kPanelRowBytes);
 #pragma unroll

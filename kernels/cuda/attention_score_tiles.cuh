@@ -29,7 +29,7 @@ struct ScoreTiles {
 
 // A group's ds [64 keys, 64 queries], packed.
 template <class Tile>
-__device__ inline void StoreScores(unsigned char* tile, const Packed<Tile>& ds) {
+__device__ inline void StoreScores(unsigned char* tile, const PackedScores<Tile>& ds) {
   static_assert(Tile::kStream == 64);
   const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * Tile::kWarpRows + lane / 4;
   const uint32_t at = PanelOffset(64, row, lane % 4);
