@@ -159,7 +159,7 @@ __device__ inline void Compute(const QuerySums& args, uint32_t shared, Rings<Til
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
-    AttentionQuerySums(const __grid_constant__ QuerySums args) {
+    AttentionWarpgroupQuerySums(const __grid_constant__ QuerySums args) {
   const uint32_t shared = AlignedShared();
   const Rings<Tile> ring(shared);
   if (threadIdx.x == 0) {
@@ -174,8 +174,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 
 template <class Tile>
 void Run(const Stream& stream, const QuerySums& sums) {
-  AllowShared(AttentionQuerySums<Tile>, Tile::kSharedBytes);
-  AttentionQuerySums<Tile>
+  AllowShared(AttentionWarpgroupQuerySums<Tile>, Tile::kSharedBytes);
+  AttentionWarpgroupQuerySums<Tile>
       <<<BlocksOf(sums.items, Tile::kRows), Tile::kThreads, Tile::kSharedBytes, Handle(stream)>>>(
           sums);
   CheckLaunch("attention backward");

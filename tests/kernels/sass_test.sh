@@ -7,7 +7,7 @@
 set -euo pipefail
 
 # One token or element at a time, or for widths that tiles do not cover.
-without_products='Step|Pieces?I|Plain|ForEachKernel|FinishSums|RowStats|Maxes'
+without_products='Step|Pieces?I|Plain|ForEachKernel|FinishSums|QueryStats|Maxes'
 by_warpgroups='Warpgroup'
 
 export PATH="${LT2_DISASSEMBLER:-}:$PATH:$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")"
