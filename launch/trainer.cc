@@ -15,7 +15,7 @@
 #include "core/trace.h"
 #include "data/prefetch.h"
 #include "launch/environment.h"
-#include "launch/memory_plan.h"
+#include "launch/memory_advice.h"
 #include "launch/progress.h"
 #include "launch/resume.h"
 #include "launch/run_dir.h"
@@ -147,6 +147,7 @@ absl::Status Trainer::Prepare() {
   RETURN_IF_ERROR(
       Agree(world_, CheckFits(plan_, MemoryBudget(options_.device, world_.local_size()))));
   step_ = std::make_unique<TrainStep>(step_options, mesh_, *dp_);
+  GiveMemoryAdvice(step_options, mesh_, dp_->rank());
   step_->ReserveWorkspace(plan_.peak_bytes - plan_.persistent_bytes);
   step_->InitializeParameters(config_.run.seed);
   return absl::OkStatus();

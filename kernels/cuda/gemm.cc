@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "core/allocator.h"
 #include "core/cuda/stream.h"
 #include "kernels/cuda/gemm_choice.h"
 
@@ -18,9 +19,7 @@ class Blas {
   }
 
   explicit Blas(Device device)
-      : workspace_(Tensor::Empty({int64_t{32} << 20}, DType::kU8, device)),
-        handle_(MakeHandle()),
-        choice_(handle_, workspace_) {}
+      : workspace_(MakeWorkspace(device)), handle_(MakeHandle()), choice_(handle_, workspace_) {}
   ~Blas() { cublasLtDestroy(handle_); }
   Blas(const Blas&) = delete;
 
@@ -48,6 +47,11 @@ class Blas {
     GemmProduct product;
     cublasLtMatmulAlgo_t algorithm = {};
   };
+
+  static Tensor MakeWorkspace(Device device) {
+    const PoolScope common(nullptr);  // it outlives the step
+    return Tensor::Empty({int64_t{32} << 20}, DType::kU8, device);
+  }
 
   static cublasLtHandle_t MakeHandle() {
     cublasLtHandle_t handle = nullptr;

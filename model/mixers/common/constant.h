@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "core/allocator.h"
 #include "core/tensor.h"
 
 namespace lt2 {
@@ -19,6 +20,7 @@ class Constant {
       if (made.device() == device && made.dtype() == dtype) return made;
     }
     const Shape shape = {static_cast<int64_t>(values_.size())};
+    const PoolScope common(nullptr);  // it outlives the step
     return made_.emplace_back(Tensor::FromHost(values_, shape, dtype, device));
   }
 
