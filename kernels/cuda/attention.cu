@@ -174,10 +174,12 @@ void RunBackward(const Stream& stream, const AttentionBackwardArgs& args) {
   const bool fast = OnTensorCores({&args.q_NHD, &args.k_NGD, &args.v_NGE, &args.do_NHE,
                                    &args.dq_NHD, &args.dk_NGD, &args.dv_NGE},
                                   args.options);
-  if (fast && OfWarpgroups(args.q_NHD, args.v_NGE)) return WarpgroupAttentionBackward(stream, args);
+  if (fast && OfWarpgroups(args.q_NHD, args.v_NGE) && WarpgroupBackwardFits(args)) {
+    return WarpgroupAttentionBackward(stream, args);
+  }
   const int64_t N = args.q_NHD.dim(0), H = args.q_NHD.dim(1);
   float2* stats_HN = ScratchFor<float2>(stream, N * H);
-  RunQueryStats<T>(stream, args, fast ? kLog2E : 1.0f, stats_HN, N, {});
+  RunQueryStats<T>(stream, args, fast ? kLog2E : 1.0f, stats_HN, N, /*twice=*/false, {});
   if (fast) return TensorCoreAttentionBackward(stream, args, stats_HN);
   RunPlainBackward<T>(stream, args, stats_HN);
 }

@@ -18,9 +18,9 @@ struct PanelBackward : Backward {
   Items items;
 };
 
-template <Stay kStay, class Shape>
+template <class Shape>
 struct Gradients : Shape {
-  static constexpr bool kQueries = kStay == Stay::kQueries, kWithDa = true, kWithDb = !kQueries;
+  static constexpr bool kQueries = false, kWithDa = true, kWithDb = true;
   static constexpr int kPlaces = 4, kPlaceBytes = 2 * Shape::kStreamBytes;
   static constexpr int kStreamAt = 2 * Shape::kRowBytes;              // x, y of each place
   static constexpr int kStatsAt = kStreamAt + kPlaces * kPlaceBytes;  // of streamed queries
@@ -41,25 +41,17 @@ struct Rings {
       : rows{shared + Tile::kBarriersAt}, stream{rows.barriers + Ring<1>::kBytes} {}
 };
 
-// What streams past an item: tile t begins at first + t step, and all of them come once for each of
-// `heads` heads from `head` on.
+// What streams past an item: tiles from `first` on, once for each of `heads` heads from `head` on.
 struct StreamedTiles {
-  int first, step, tiles, head, heads;
+  int first, tiles, head, heads;
 };
 template <class Tile>
 __device__ inline StreamedTiles TilesOf(const AttentionProblem& problem, const Item& item) {
   constexpr int kStream = Tile::kStream;
   const int share = problem.heads / problem.groups;
   const int row_end = min(item.first + Tile::kRows, item.end);
-  if constexpr (Tile::kQueries) {  // from the diagonal down
-    const int key_end = item.first + (row_end - item.first + kStream - 1) / kStream * kStream;
-    const int key_begin = max(item.begin, item.first - problem.window + 1);
-    return {key_end - kStream, -kStream, (key_end - key_begin + kStream - 1) / kStream,
-            item.head / share, 1};
-  }
   const int query_end = min(item.end, row_end - 1 + problem.window);
-  return {item.first, kStream, (query_end - item.first + kStream - 1) / kStream, item.head * share,
-          share};
+  return {item.first, (query_end - item.first + kStream - 1) / kStream, item.head * share, share};
 }
 
 template <class Tile>
@@ -70,13 +62,14 @@ __device__ inline void CopyAhead(const PanelBackward& args, uint32_t shared, Rin
     const int place = ring.stream.place;
     const uint32_t to = shared + Tile::kStreamAt + place * Tile::kPlaceBytes;
     const uint32_t full = ring.stream.Full(place);
-    ring.stream.Expect(Tile::kPlaceBytes + (Tile::kQueries ? 0 : Tile::kStatsBytes));
+    ring.stream.Expect(Tile::kPlaceBytes + Tile::kStatsBytes);
     CopyPanels<Tile::kWidth, Tile::kStream>(to, args.x_map, full, head, row);
     CopyPanels<Tile::kWidth, Tile::kStream>(to + Tile::kStreamBytes, args.y_map, full, head, row);
-    if constexpr (!Tile::kQueries) {
-      CopyBox(shared + Tile::kStatsAt + place * Tile::kStatsBytes, args.stats_map, full, 2 * row,
-              head);
-    }
+    // The copy engine wants 16 bytes, two rows, to divide where a box begins: what begins at an odd
+    // row is taken from the copy that lies a row later.
+    const int odd = row % 2;
+    CopyBox(shared + Tile::kStatsAt + place * Tile::kStatsBytes, args.stats_map, full,
+            2 * (row + odd), head + odd * args.problem.heads);
   };
   ItemQueue<Tile::kRows> queue(args.items);
   while (true) {
@@ -97,7 +90,7 @@ __device__ inline void CopyAhead(const PanelBackward& args, uint32_t shared, Rin
     for (int head = 0; head < streamed.heads; ++head) {
       for (int tile = 0; tile < streamed.tiles; ++tile) {
         ring.stream.WaitEmpty();
-        if (leads) copy_tile(streamed.head + head, streamed.first + tile * streamed.step);
+        if (leads) copy_tile(streamed.head + head, streamed.first + tile * Tile::kStream);
         ring.stream.Next();
       }
     }
@@ -110,8 +103,7 @@ template <class Tile>
 struct Ages {
   int least, most;
   __device__ Ages(int first, int here)
-      : least(Tile::kQueries ? first - here - Tile::kStream + 1 : here - first - kRest),
-        most(Tile::kQueries ? first + kRest - here : here + Tile::kStream - 1 - first) {}
+      : least(here - first - kRest), most(here + Tile::kStream - 1 - first) {}
   __device__ bool None(int window) const { return most < 0 || least >= window; }
   __device__ bool All(int window) const { return least >= 0 && most < window; }
 
@@ -128,65 +120,6 @@ __device__ inline void CutColumns(Scores<Tile>& p, int columns) {
     for (int i = 0; i < 4; ++i) {
       if (8 * n + threadIdx.x % 4 * 2 + i % 2 >= columns) p[0][n][i] = 0;
     }
-  }
-}
-
-template <class Tile>
-__device__ inline void QueryGradient(const PanelBackward& args, uint32_t shared, Rings<Tile> ring) {
-  const AttentionProblem& problem = args.problem;
-  const int in_item = WarpgroupIndex() * Tile::kGroupRows;
-  const int lane_row = threadIdx.x / 32 * Tile::kWarpRows + threadIdx.x % 32 / 4;
-  const uint32_t of_group = shared + WarpgroupIndex() * Tile::kGroupBytes;
-  HeldRows<Tile> q, dout;
-  RowSums<Tile> dq, unused;
-  Scores<Tile> p, dp;
-  PackedScores<Tile> packed;
-  while (true) {
-    ring.rows.WaitFull();
-    const Item item = *reinterpret_cast<const Item*>(SharedPointer(shared + Tile::kItemAt));
-    if (item.head < 0) return;
-    const int first = item.first + in_item, row = item.first + lane_row;
-    const RowStats<Tile> stats = StatsOfRows<Tile>(args, item.head, row, item.end);
-    Hold<Tile>(q, of_group);
-    Hold<Tile>(dout, of_group + Tile::kRowBytes);
-    ring.rows.Release(0);
-    ring.rows.Next();
-    SetZero<Tile>(dq);
-    const StreamedTiles streamed = TilesOf<Tile>(problem, item);
-    int held = -1;  // the place of the tile that is still being added
-    for (int tile = 0; tile < streamed.tiles; ++tile) {
-      const int here = streamed.first + tile * streamed.step, place = ring.stream.place;
-      const Ages<Tile> ages(first, here);
-      ring.stream.WaitFull();
-      ring.stream.Next();
-      if (first >= item.end || ages.None(problem.window)) {
-        ring.stream.Release(place);
-        continue;
-      }
-      const uint32_t x = shared + Tile::kStreamAt + place * Tile::kPlaceBytes;
-      BeginProducts();
-      QueueScores<Tile>(p, q, x);
-      CommitProducts();
-      QueueScores<Tile>(dp, dout, x + Tile::kStreamBytes);
-      CommitProducts();
-      WaitForProducts<1>();
-      Settle(p);
-      if (held >= 0) ring.stream.Release(held);
-      held = place;
-      Probabilities<Tile>(p, problem.scale * kLog2E, stats, nullptr);
-      if (!ages.All(problem.window)) Mask<Tile>(p, row - here, problem.window);
-      WaitForProducts<0>();
-      Settle(dp);
-      ScoreGradients<Tile>(p, dp, stats, nullptr);
-      Pack<Tile>(packed, p);
-      BeginProducts();
-      QueueRows<Tile>(dq, packed, x);
-      CommitProducts();
-    }
-    WaitForProducts<0>();
-    Settle(dq);
-    if (held >= 0) ring.stream.Release(held);
-    StoreGradients<Tile>(args, item.head, row, item.end, dq, unused);
   }
 }
 
@@ -214,7 +147,7 @@ __device__ inline void KeyGradients(const PanelBackward& args, uint32_t shared, 
     int held = -1, head = streamed.head;
     for (int at = 0, tile = 0; at < streamed.heads * streamed.tiles; ++at, ++tile) {
       if (tile == streamed.tiles) tile = 0, ++head;
-      const int here = streamed.first + tile * streamed.step, place = ring.stream.place;
+      const int here = streamed.first + tile * Tile::kStream, place = ring.stream.place;
       const Ages<Tile> ages(first, here);
       ring.stream.WaitFull();
       ring.stream.Next();
@@ -280,35 +213,28 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   }
   __syncthreads();
   ShareWork<24, 240>([&] { CopyAhead<Tile>(args, shared, ring); },
-                     [&] {
-                       if constexpr (Tile::kQueries) {
-                         QueryGradient<Tile>(args, shared, ring);
-                       } else {
-                         KeyGradients<Tile>(args, shared, ring);
-                       }
-                     });
+                     [&] { KeyGradients<Tile>(args, shared, ring); });
 }
 
-// For `heads` heads of the rows that stay, from `head_begin` on.
+// For `heads` groups of heads, from `head_begin` on.
 template <class Tile>
 void Run(const Stream& stream, const Backward& backward, const AttentionBackwardArgs& args,
          const ScoreTiles& ds, int head_begin, int heads, int* taken) {
-  const bool queries = Tile::kQueries;
   const auto rows = [](const Tensor& x) { return PanelMap(x, Tile::kGroupRows); };
   const auto tiles = [](const Tensor& x) { return PanelMap(x, Tile::kStream); };
-  // Those with the most to stream begin first: late queries, early keys.
-  Items items = ItemsOf(args.documents, heads, queries, taken);
+  Items items = ItemsOf(args.documents, heads, /*late_first=*/false, taken);
   items.head_begin = head_begin;
   if (ds.data != nullptr) items.tiles_before = ds.tiles_before;
-  const PanelBackward panels{backward,
-                             rows(queries ? args.q_NHD : args.k_NGD),
-                             rows(queries ? args.do_NHE : args.v_NGE),
-                             tiles(queries ? args.k_NGD : args.q_NHD),
-                             tiles(queries ? args.v_NGE : args.do_NHE),
-                             FloatMap(backward.stats_HN, args.q_NHD.dim(1), 2 * args.q_NHD.dim(0),
-                                      2 * backward.stats_stride, 2 * Tile::kStream),
-                             ds,
-                             items};
+  const PanelBackward panels{
+      backward,
+      rows(args.k_NGD),
+      rows(args.v_NGE),
+      tiles(args.q_NHD),
+      tiles(args.do_NHE),
+      FloatMap(backward.stats_HN, 2 * args.q_NHD.dim(1), 2 * args.q_NHD.dim(0) + 2,
+               2 * backward.stats_stride, 2 * Tile::kStream),
+      ds,
+      items};
   AllowShared(AttentionWarpgroupBackward<Tile>, Tile::kSharedBytes);
   AttentionWarpgroupBackward<Tile>
       <<<BlocksOf(items, Tile::kRows), Tile::kThreads, Tile::kSharedBytes, Handle(stream)>>>(
@@ -321,6 +247,10 @@ int64_t ScoreTilesOf(const Documents& documents) {
   const int64_t blocks = (documents.tokens() + 63) / 64;
   return blocks * (blocks + 1) / 2 + documents.capacity();
 }
+// Of a group of heads.
+int64_t ScoreBytesOf(const AttentionBackwardArgs& args) {
+  return args.q_NHD.dim(1) / args.k_NGD.dim(1) * ScoreTilesOf(args.documents) * ScoreTiles::kBytes;
+}
 
 // Workspace of a backward pass, in passes over the groups of heads.
 struct Plan {
@@ -329,12 +259,11 @@ struct Plan {
   bool keeps_scores;
 
   explicit Plan(const AttentionBackwardArgs& args)
-      : stats_stride((args.q_NHD.dim(0) + 1) / 2 * 2), score_tiles(ScoreTilesOf(args.documents)) {
+      : stats_stride(args.q_NHD.dim(0) / 2 * 2 + 2),
+        score_tiles(ScoreTilesOf(args.documents)),
+        keeps_scores(args.dq_NHD.defined()) {
     const int groups = static_cast<int>(args.k_NGD.dim(1));
-    const int64_t of_group = args.q_NHD.dim(1) / groups * score_tiles * ScoreTiles::kBytes;
-    keeps_scores = args.dq_NHD.defined() && (args.dk_NGD.defined() || args.dv_NGE.defined()) &&
-                   of_group <= kScoreTileMemory;
-    const int64_t most = keeps_scores ? kScoreTileMemory / of_group : groups;
+    const int64_t most = keeps_scores ? kScoreTileMemory / ScoreBytesOf(args) : groups;
     passes = static_cast<int>((groups + most - 1) / most);
     groups_a_pass = (groups + passes - 1) / passes;
   }
@@ -350,34 +279,34 @@ void RunBackward(const Stream& stream, const AttentionBackwardArgs& args) {
   // ds, which 16 bytes divide, then stats, counters, and where the tiles of documents begin.
   const int64_t score_bytes =
       plan.keeps_scores ? ScoreTiles::kBytes * plan.score_tiles * plan.groups_a_pass * share : 0;
-  const int64_t stats = plan.stats_stride * heads, counters = 2 * plan.passes;
+  const int64_t stats = 2 * plan.stats_stride * heads, counters = 2 * plan.passes;
   const int64_t integers = counters + args.documents.capacity();
   auto* scores = ScratchFor<unsigned char>(
       stream, score_bytes + stats * static_cast<int64_t>(sizeof(float2)) + 4 * integers);
   auto* stats_HN = reinterpret_cast<float2*>(scores + score_bytes);
   int *taken = reinterpret_cast<int*>(stats_HN + stats), *tiles_before = taken + counters;
-  RunQueryStats<bf16>(stream, args, kLog2E, stats_HN, plan.stats_stride,
+  RunQueryStats<bf16>(stream, args, kLog2E, stats_HN, plan.stats_stride, /*twice=*/true,
                       {.zeros = taken,
                        .zero_count = static_cast<int>(counters),
                        .tiles_before = plan.keeps_scores ? tiles_before : nullptr,
                        .cu_seqlens = Data<int32_t>(args.documents.cu_seqlens()),
                        .documents = static_cast<int>(args.documents.capacity())});
   ScoreTiles ds{plan.keeps_scores ? scores : nullptr, tiles_before, plan.score_tiles, 0};
-  const Backward queries = OfQueries(args, stats_HN, plan.stats_stride);
   const Backward keys = OfKeys(args, stats_HN, plan.stats_stride);
-  if (queries.da != nullptr && !plan.keeps_scores) {
-    Run<Gradients<Stay::kQueries, Shape>>(stream, queries, args, ds, 0, heads, taken++);
-  }
-  if (keys.da == nullptr && keys.db == nullptr) return;
   for (int group = 0; group < groups; group += plan.groups_a_pass) {
     const int many = std::min(plan.groups_a_pass, groups - group);
     ds.head_begin = group * share;
-    Run<Gradients<Stay::kKeys, Shape>>(stream, keys, args, ds, group, many, taken++);
+    Run<Gradients<Shape>>(stream, keys, args, ds, group, many, taken++);
     if (plan.keeps_scores) WarpgroupQuerySums(stream, args, ds, many * share, taken++);
   }
 }
 
 }  // namespace
+
+bool WarpgroupBackwardFits(const AttentionBackwardArgs& args) {
+  return (args.dk_NGD.defined() || args.dv_NGE.defined()) &&
+         (!args.dq_NHD.defined() || ScoreBytesOf(args) <= kScoreTileMemory);
+}
 
 void WarpgroupAttentionBackward(const Stream& stream, const AttentionBackwardArgs& args) {
   if (std::max(args.q_NHD.dim(2), args.v_NGE.dim(2)) <= 64) return RunBackward<64>(stream, args);

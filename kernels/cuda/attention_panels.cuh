@@ -74,31 +74,6 @@ __device__ inline void QueueScores(Scores<Tile>& s, uint32_t a, uint32_t b) {
   }
 }
 
-// A group's tile as an a operand in registers.
-template <class Tile>
-struct HeldRows {
-  uint32_t of_step[Tile::kWidth / 16][4];
-};
-template <class Tile>
-__device__ inline void Hold(HeldRows<Tile>& rows, uint32_t a) {
-  const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * Tile::kWarpRows + lane % 16;
-#pragma unroll
-  for (int k = 0; k < Tile::kWidth / 16; ++k) {
-    LoadMatrices(rows.of_step[k], a + PanelOffset(Tile::kGroupRows, row, 2 * k + lane / 16));
-  }
-}
-template <class Tile>
-__device__ inline void QueueScores(Scores<Tile>& s, const HeldRows<Tile>& a, uint32_t b) {
-  auto& flat = reinterpret_cast<float(&)[Tile::kStream / 2]>(s);
-  const uint64_t of_b = Descriptor(b, 16);
-#pragma unroll
-  for (int k = 0; k < Tile::kWidth; k += 16) {
-    const int panel = k / kPanelColumns, within = k % kPanelColumns * 2;
-    MultiplyHeld(flat, a.of_step[k / 16],
-                 of_b + (panel * Tile::kStream * kPanelRowBytes + within) / 16, k > 0);
-  }
-}
-
 // Scores rounded to bf16, as an a operand in registers.
 template <class Tile>
 struct PackedScores {

@@ -37,13 +37,13 @@ __device__ inline void Prepare(const Preparation& wanted) {
   }
 }
 
-// stats_HN = (unit · lse, δ = do · o), heads `stride` tokens apart. A row takes `lanes` lanes, 8
-// elements each at a time.
+// stats_HN = (unit · lse, δ = do · o), heads `stride` tokens apart; `twice`: behind them again, a
+// token later. A row takes `lanes` lanes, 8 elements each at a time.
 template <class T>
 __global__ void __launch_bounds__(256)
     QueryStats(int64_t tokens, int H, int64_t E, int lanes, bool eights, float unit,
                const T* do_NHE, const T* o_NHE, const float* lse_NH, float2* stats_HN,
-               int64_t stride, Preparation wanted) {
+               int64_t stride, bool twice, Preparation wanted) {
   if (blockIdx.x == 0) Prepare(wanted);
   const int64_t ih = (int64_t{blockIdx.x} * 256 + threadIdx.x) / lanes;
   const bool there = ih < tokens * H;
@@ -61,18 +61,20 @@ __global__ void __launch_bounds__(256)
   }
   for (int lane = lanes / 2; lane > 0; lane /= 2) delta += __shfl_xor_sync(~0u, delta, lane);
   if (there && threadIdx.x % lanes == 0) {
-    stats_HN[ih % H * stride + ih / H] = {unit * lse_NH[ih], delta};
+    const float2 stats = {unit * lse_NH[ih], delta};
+    stats_HN[ih % H * stride + ih / H] = stats;
+    if (twice) stats_HN[(H + ih % H) * stride + ih / H + 1] = stats;
   }
 }
 
 template <class T>
 void RunQueryStats(const Stream& stream, const AttentionBackwardArgs& args, float unit,
-                   float2* stats_HN, int64_t stride, const Preparation& wanted) {
+                   float2* stats_HN, int64_t stride, bool twice, const Preparation& wanted) {
   const int64_t N = args.q_NHD.dim(0), H = args.q_NHD.dim(1), E = args.v_NGE.dim(2);
   const int lanes = E <= 64 ? 8 : E <= 128 ? 16 : 32;
   QueryStats<<<Blocks(N * H, 256 / lanes), 256, 0, Handle(stream)>>>(
       N, static_cast<int>(H), E, lanes, InEights(args.do_NHE) && InEights(args.o_NHE), unit,
-      Data<T>(args.do_NHE), Data<T>(args.o_NHE), Data<float>(args.lse_NH), stats_HN, stride,
+      Data<T>(args.do_NHE), Data<T>(args.o_NHE), Data<float>(args.lse_NH), stats_HN, stride, twice,
       wanted);
   CheckLaunch("attention backward");
 }

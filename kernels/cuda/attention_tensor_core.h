@@ -13,6 +13,8 @@ void TensorCoreAttentionBackward(const Stream& stream, const AttentionBackwardAr
 // The same with products of a warpgroup (kernels/cuda/warpgroup.cuh), for narrower heads.
 inline constexpr int64_t kWarpgroupWidth = 128;
 void WarpgroupAttentionForward(const Stream& stream, const AttentionForwardArgs& args);
+// Keeps ds for dq: not for dq alone, nor where those of one group of heads take too much memory.
+bool WarpgroupBackwardFits(const AttentionBackwardArgs& args);
 void WarpgroupAttentionBackward(const Stream& stream, const AttentionBackwardArgs& args);
 
 }  // namespace lt2::cuda
