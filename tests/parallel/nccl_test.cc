@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <numeric>
 #include <thread>
 
 #include "core/cuda.h"
@@ -180,6 +181,67 @@ TEST(Nccl, OptimizerStepsAreThoseOfTheCpu) {
   }
   if (world->size() > 2) return;
   EXPECT_EQ(zero0, zero1);  // a sum of two has but one order
+}
+
+// Steps whose halves are recorded and repeated: values are gathered at the beginning of the next.
+std::vector<double> StepsInGraphs(bool graphs, int zero) {
+  const std::vector<ParamSpec> specs = ToySpecs();
+  Toy toy(specs, DType::kF32, gpu);
+  std::vector<Tensor> gradients;
+  for (Param* param : toy.params) {
+    param->master.CopyFrom(Random(param->master.size(), 1));
+    gradients.push_back(param->master.Clone());
+  }
+  const LayoutTable layout = Layout(specs, {.dp = world->size()}, zero, {.bucket_elements = 200});
+  Reducer reducer(toy.params, layout, *world);
+  Optimizer optimizer(toy.params, layout, *world, std::make_unique<AdamWRule>(OptimizerConfig{}),
+                      {});
+  Stream stream{.device = gpu};
+  const auto backward = [&](bool again) {
+    optimizer.GatherValues(again);
+    reducer.BeginStep(1);
+    for (int p = static_cast<int>(specs.size()) - 1; p >= 0; --p) {
+      optimizer.WaitForValues(static_cast<int>(specs.size()) - p);
+      toy.params[p]->main_grad.CopyFrom(gradients[p]);
+      toy.params[p]->Arrive();
+    }
+    reducer.Finish();
+  };
+  cuda::Graph first, second;
+  for (int step = 1; step <= 5; ++step) {
+    for (size_t p = 0; p < gradients.size(); ++p) {
+      gradients[p].CopyFrom(Random(gradients[p].size(), 1000 * world->rank() + 10 * step + p));
+    }
+    const bool record = graphs && step == 2;
+    if (record) first.BeginCapture();
+    if (!first.captured()) backward(record);
+    if (record) first.EndCapture();
+    if (first.captured()) first.Launch();
+    optimizer.Gathered();
+    optimizer.Prepare({.step = step, .lr = 1e-2, .counted_tokens = 1});
+    if (record) second.BeginCapture();
+    if (!second.captured()) optimizer.Update(stream, /*gather=*/false);
+    if (record) second.EndCapture();
+    if (second.captured()) second.Launch();
+    optimizer.Updated(/*gather=*/false);
+    EXPECT_EQ(optimizer.Report().skipped, std::string());
+  }
+  optimizer.WaitForValues();
+  std::vector<double> values;
+  for (const Param* param : toy.params) {
+    for (double value : param->value.ToDoubles()) values.push_back(value);
+  }
+  return values;
+}
+
+TEST(Nccl, StepsInGraphsAreThoseWithout) {
+  for (int zero : {0, 1}) {
+    const std::vector<double> direct = StepsInGraphs(false, zero);
+    EXPECT_EQ(StepsInGraphs(true, zero), direct) << zero;
+    const std::vector<std::string> everyone =
+        world->GatherStrings(StrCat(std::accumulate(direct.begin(), direct.end(), 0.0)));
+    for (const std::string& theirs : everyone) EXPECT_EQ(theirs, everyone[0]) << zero;
+  }
 }
 
 TEST(Nccl, ReducesWhileKernelsRun) {
