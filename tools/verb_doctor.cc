@@ -14,6 +14,7 @@
 #include "core/strings.h"
 #include "core/version.h"
 #include "launch/presets.h"
+#include "parallel/nccl_communicator.h"
 #include "tools/verb.h"
 #include "tools/versions.h"
 
@@ -124,6 +125,9 @@ void CheckGpu(Report& report) {
                           ? "not compiled in: nvcc was not found when this program was built"
                           : StrCat("compiled in, ", CudaVersion(),
                                    usable ? "; first GPU: " + cuda::Describe(0) : ""));
+  if (cuda::DeviceCount() < 2) return;
+  const absl::Status nccl = NcclStatus();
+  report.Line("nccl", nccl.ok() ? "found" : std::string(nccl.message()));
 }
 
 absl::Status RunDoctor(VerbOutput& output) {
@@ -143,10 +147,11 @@ absl::Status RunDoctor(VerbOutput& output) {
   const bool right = CheckBlas(report);
   CheckGpu(report);
   report.Line("presets", PresetDirectory().value_or("not found"));
-  report.Line("verdict", !right ? "do not train here before the advice above is followed"
-                         : cuda::DeviceCount() > 0
-                             ? "this machine trains on one GPU, or on its CPU with ranks by mpirun"
-                             : "this machine trains on its CPU; several ranks by mpirun");
+  report.Line("verdict",
+              !right ? "do not train here before the advice above is followed"
+              : cuda::DeviceCount() > 0
+                  ? "this machine trains on its GPUs, one rank each by mpirun, or on its CPU"
+                  : "this machine trains on its CPU; several ranks by mpirun");
   return right ? absl::OkStatus()
                : absl::InternalError("matrix products are wrong on this machine");
 }
