@@ -11,6 +11,8 @@ namespace lt2::cuda {
 
 static_assert(kChunk == kPanel);
 inline constexpr int kMostPanels = 4;  // of a key's width
+// A chunk's rows in tiles, as the tensor cores take them.
+inline constexpr int kTile = 16, kTiles = kPanel / kTile;
 
 struct ChunkPlace {
   int document, token, rows;  // 0 rows: no such chunk
@@ -120,7 +122,7 @@ struct Carver {
   int64_t bytes = 0;
 
   template <class T>
-  T* Take(int64_t elements) {
+  __host__ __device__ T* Take(int64_t elements) {
     T* at = base == nullptr ? nullptr : reinterpret_cast<T*>(base + bytes);
     bytes += (elements * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
     return at;

@@ -7,7 +7,8 @@ namespace {
 template <class T>
 struct ForwardScratch {
   ScanOperands<T> operands;
-  T *states, *u;  // where the backward wants none
+  T *states, *u;      // where the backward wants none
+  float* read_scale;  // in place of operands.q_read where outputs can be made of q itself
 };
 
 template <class T>
@@ -16,16 +17,22 @@ void Forward(const Stream& stream, const ScanDeltaForwardArgs& a) {
   const ScanShape& n = in.shape;
   const int64_t chunks = a.documents.chunk_capacity();
   if (a.documents.tokens() == 0) return;
+  const bool reads_q = in.g_NGK == nullptr &&
+                       FitsDeltaTiles(in, {DataOrNull<T>(a.o_NGV), DataOrNull<T>(a.states_CGKV),
+                                           DataOrNull<T>(a.u_NGV)});
   const ForwardScratch<T> scratch = CarveScratch(stream, [&](Carver& carver) {
-    ForwardScratch<T> parts{.operands = TakeDeltaOperands(carver, in, chunks)};
+    ForwardScratch<T> parts{.operands = TakeDeltaOperands(carver, in, chunks, !reads_q)};
     parts.states = carver.Take<T>(a.states_CGKV.defined() ? 0 : chunks * n.heads * n.k * n.v);
     parts.u = carver.Take<T>(a.u_NGV.defined() ? 0 : a.v_NGV.size());
+    parts.read_scale = reads_q ? carver.Take<float>(chunks * n.heads * kPanel) : nullptr;
     return parts;
   });
   T* states = a.states_CGKV.defined() ? Data<T>(a.states_CGKV) : scratch.states;
   T* u = a.u_NGV.defined() ? Data<T>(a.u_NGV) : scratch.u;
 
-  LaunchPrepareDelta<T, false>(stream, {.in = in, .operands = scratch.operands, .u = u}, chunks);
+  LaunchPrepareDelta<T, false>(
+      stream, {.in = in, .operands = scratch.operands, .u = u, .read_scale = scratch.read_scale},
+      chunks);
   LaunchForwardStates<T, /*kDelta=*/true>(stream, "scan_delta states",
                                           {.shape = n,
                                            .operands = scratch.operands,
@@ -41,7 +48,9 @@ void Forward(const Stream& stream, const ScanDeltaForwardArgs& a) {
                                          .attention = scratch.operands.attention,
                                          .states_CGKV = states,
                                          .values = {.x_NGV = u, .heads = n.heads, .v = n.v},
-                                         .o_NGV = Data<T>(a.o_NGV)},
+                                         .o_NGV = Data<T>(a.o_NGV),
+                                         .q_NHK = in.q_NHK,
+                                         .read_scale = scratch.read_scale},
                                         chunks);
 }
 

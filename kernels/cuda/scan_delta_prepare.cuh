@@ -9,43 +9,10 @@
 // so that scan_states.cuh has U = u_0 + W S_in and, in the reverse, E = T^T dU.
 #pragma once
 
+#include "kernels/cuda/scan_delta_tiles.cuh"
 #include "kernels/cuda/scan_pairs.cuh"
-#include "kernels/cuda/scan_states.cuh"
-#include "kernels/scan_delta.h"
 
 namespace lt2::cuda {
-
-template <class T>
-struct DeltaInputs {
-  ScanShape shape;
-  const T *q_NHK, *k_NHK, *v_NGV;
-  const float *g_NG, *g_NGK;  // null: no such decay
-  const float* beta_NG;
-  float scale;
-};
-template <class T, class Args>
-DeltaInputs<T> DeltaInputsOf(const Args& a) {
-  return {.shape = ScanShapeOf(a.q_NHK, a.v_NGV, a.documents),
-          .q_NHK = Data<T>(a.q_NHK),
-          .k_NHK = Data<T>(a.k_NHK),
-          .v_NGV = Data<T>(a.v_NGV),
-          .g_NG = DataOrNull<float>(a.g_NG),
-          .g_NGK = DataOrNull<float>(a.g_NGK),
-          .beta_NG = Data<float>(a.beta_NG),
-          .scale = static_cast<float>(a.scale)};
-}
-
-template <class T>
-ScanOperands<T> TakeDeltaOperands(Carver& carver, const DeltaInputs<T>& in, int64_t chunks) {
-  const int64_t items = chunks * in.shape.heads, rows = items * kPanel * PaddedWidth(in.shape.k);
-  ScanOperands<T> operands;
-  for (T** rows_of : {&operands.q_read, &operands.k_write, &operands.w}) {
-    *rows_of = carver.Take<T>(rows);
-  }
-  operands.attention = carver.Take<T>(items * kPanel * kPanel);
-  operands.decay = carver.Take<float>(items * PaddedWidth(in.shape.k));
-  return operands;
-}
 
 // x [64, 64] = (I + a)^{-1}, a strictly lower triangular, both of stride kPanelStride<float>. The
 // diagonal blocks of 16 by substitution, a thread a column; then block row by block row
@@ -89,15 +56,6 @@ __device__ inline void InvertLower(const float* a, float* x, float* sums) {
     __syncthreads();
   }
 }
-
-template <class T>
-struct DeltaPreparation {
-  DeltaInputs<T> in;
-  ScanOperands<T> operands;
-  T* inverse;    // T [64, 64] of all, for the backward; null: not wanted
-  const T* d_o;  // null: zero
-  T* u;          // u_0, or of the backward dU_0
-};
 
 // A and its inverse; before them, what sums over pairs need.
 template <class T>
@@ -247,6 +205,11 @@ __global__ void __launch_bounds__(kPanelThreads) PrepareDelta(DeltaPreparation<T
 
 template <class T, bool kBackward>
 void LaunchPrepareDelta(const Stream& stream, const DeltaPreparation<T>& data, int64_t chunks) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (FitsDeltaTiles(data.in, {data.d_o, data.u})) {
+      return LaunchPrepareDeltaTiles<kBackward>(stream, data, chunks);
+    }
+  }
   const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(data.in.shape.heads));
   const bool channels = data.in.g_NGK != nullptr;
   const int64_t shared = DeltaPreparationShared<T>(channels);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/cuda/scan_states.cuh"
+#include "kernels/cuda/warp_tiles.cuh"
 
 namespace lt2::cuda {
 
@@ -15,13 +16,15 @@ enum class Outputs { kRead, kNormalised, kTransposed };
 template <class T>
 struct ChunkOutputs {
   ScanShape shape;
-  const T *rows, *attention;  // of ScanOperands
+  const T *rows, *attention;  // of ScanOperands; rows null: read_scale times those of q_NHK
   const T* states_CGKV;
   ValueRows<T> values;
   T* o_NGV;
   bool add = false;
   const float* floor = nullptr;  // [items, 64]
   float* den_NG = nullptr;       // may be null
+  const T* q_NHK = nullptr;
+  const float* read_scale = nullptr;  // [items, 64]
 };
 
 // Of row threadIdx.x / 4 of two matrices' product, the share of one in four inner indices.
@@ -86,10 +89,123 @@ __global__ void __launch_bounds__(kPanelThreads) ChunkOutputsKernel(ChunkOutputs
              int64_t{n.heads} * n.v, place.rows, n.v - begin, data.add);
 }
 
+// The same in bf16, but for kNormalised: a block of four warps, 16 rows each, asks at once for all
+// that 32 kGroups columns need.
+inline constexpr int kOutputThreads = 128;
+
+template <Outputs kOutputs, int kGroups>
+__global__ void __launch_bounds__(kOutputThreads, 4)
+    ChunkOutputsTiles(const __grid_constant__ ChunkOutputs<bf16> data, int slices) {
+  constexpr int kColumns = kGroups * kTileColumns;
+  const ScanShape& n = data.shape;
+  const int slice = static_cast<int>(blockIdx.x) % slices;
+  const int64_t item = blockIdx.x / slices;
+  const int head = static_cast<int>(item) % n.heads, begin = slice * kColumns;
+  const ChunkPlace place = PlaceOf(n.chunks, static_cast<int>(item) / n.heads);
+  if (place.rows == 0) return;
+  const int padded = PaddedWidth(n.k), columns = min(kColumns, n.v - begin);
+  auto* free = reinterpret_cast<bf16*>(DynamicShared());
+  const auto take = [&](int rows, int width) {
+    const Tile tile = {free, TileStride(width)};
+    free = tile.Row(rows);
+    return tile;
+  };
+  const Tile rows = take(kPanel, n.k), states = take(padded, kColumns);
+  const Tile attention = take(kPanel, kPanel), values = take(kPanel, kColumns);
+  if (data.rows != nullptr) {
+    FetchTile<kOutputThreads>(rows, kPanel, data.rows + item * kPanel * padded, padded, kPanel,
+                              padded);
+  } else {
+    const int64_t at = int64_t{place.token} * n.key_heads + head / (n.heads / n.key_heads);
+    FetchTile<kOutputThreads>(rows, kPanel, data.q_NHK + at * n.k, int64_t{n.key_heads} * n.k,
+                              place.rows, n.k);
+  }
+  FetchTile<kOutputThreads>(states, padded, data.states_CGKV + item * n.k * n.v + begin, n.v, n.k,
+                            columns);
+  FetchTile<kOutputThreads>(attention, kPanel, data.attention + item * kPanel * kPanel, kPanel,
+                            kPanel, kPanel);
+  const int64_t at_head = (int64_t{place.token} * n.heads + head) * n.v + begin;
+  const int64_t stride = int64_t{n.heads} * n.v;
+  const bf16* from = data.values.x_NGV;
+  FetchTile<kOutputThreads>(values, kPanel, from == nullptr ? nullptr : from + at_head, stride,
+                            place.rows, columns);
+  WaitForCopies();
+  __syncthreads();
+
+  const int tile = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  float sums[4 * kGroups][4] = {};
+  uint32_t a[4];
+  for (int c = 0; c < padded; c += 16) {
+    LoadLeft(a, rows, tile * kTile, c);
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) MultiplyAdd32(sums + 4 * i, a, states, c, i * kTileColumns);
+  }
+  if (data.rows == nullptr) {
+    const float* scale = data.read_scale + item * kPanel + tile * kTile + lane / 4;
+    const float low = scale[0], high = scale[8];
+#pragma unroll
+    for (auto& sum : sums) sum[0] *= low, sum[1] *= low, sum[2] *= high, sum[3] *= high;
+  }
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    if (kOutputs == Outputs::kTransposed ? t < tile : t > tile) continue;
+    if constexpr (kOutputs == Outputs::kTransposed) {
+      LoadLeftTransposed(a, attention, tile * kTile, t * kTile);
+    } else {
+      LoadLeft(a, attention, tile * kTile, t * kTile);
+    }
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      MultiplyAdd32(sums + 4 * i, a, values, t * kTile, i * kTileColumns);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kGroups; ++i) {
+    ForEachEight(sums + 4 * i, [&](int r, int c, const uint4& eight) {
+      const int row = tile * kTile + r, column = i * kTileColumns + c;
+      if (row >= place.rows || column >= columns) return;
+      StoreEight(data.o_NGV + at_head + row * stride + column, eight, data.add);
+    });
+  }
+}
+
+template <class T, Outputs kOutputs>
+bool FitsOutputsTiles(const ChunkOutputs<T>& data) {
+  const ScanShape& n = data.shape;
+  const auto aligned = [](const void* x) { return reinterpret_cast<uintptr_t>(x) % 16 == 0; };
+  return std::is_same_v<T, bf16> && kOutputs != Outputs::kNormalised && n.width == n.v &&
+         !data.values.widened && data.values.scale == nullptr && n.k % 8 == 0 && n.v % 8 == 0 &&
+         aligned(data.values.x_NGV) && aligned(data.states_CGKV) && aligned(data.o_NGV) &&
+         aligned(data.q_NHK);
+}
+
+template <Outputs kOutputs, int kGroups>
+void LaunchChunkOutputsTiles(const Stream& stream, const ChunkOutputs<bf16>& data, int64_t chunks) {
+  constexpr int kColumns = kGroups * kTileColumns;
+  const ScanShape& n = data.shape;
+  const int slices = (n.v + kColumns - 1) / kColumns;
+  const int rows = kPanel * (TileStride(n.k) + TileStride(kPanel) + TileStride(kColumns));
+  const int shared = (rows + PaddedWidth(n.k) * TileStride(kColumns)) * int{sizeof(bf16)};
+  const auto kernel = ChunkOutputsTiles<kOutputs, kGroups>;
+  AllowShared(kernel, shared);
+  const auto blocks = static_cast<unsigned>(chunks * n.heads * slices);
+  kernel<<<blocks, kOutputThreads, shared, Handle(stream)>>>(data, slices);
+}
+
 template <class T, Outputs kOutputs>
 void LaunchChunkOutputs(const Stream& stream, const char* name, const ChunkOutputs<T>& data,
                         int64_t chunks) {
   const ScanShape& n = data.shape;
+  if constexpr (std::is_same_v<T, bf16> && kOutputs != Outputs::kNormalised) {
+    if (FitsOutputsTiles<T, kOutputs>(data)) {
+      if (TileWidth(n.v) % (3 * kTileColumns) == 0) {
+        LaunchChunkOutputsTiles<kOutputs, 3>(stream, data, chunks);
+      } else {
+        LaunchChunkOutputsTiles<kOutputs, 2>(stream, data, chunks);
+      }
+      return CheckLaunch(name);
+    }
+  }
   const dim3 grid(static_cast<unsigned>(chunks), n.heads, PanelsOf(n.v));
   const int64_t shared = 4 * kPanelSize<T> * static_cast<int64_t>(sizeof(T));
   const auto kernel = ChunkOutputsKernel<T, kOutputs>;

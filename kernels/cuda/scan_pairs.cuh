@@ -13,7 +13,6 @@
 
 namespace lt2::cuda {
 
-inline constexpr int kTile = 16, kTiles = kPanel / kTile;
 inline constexpr int kTilePairs = kTile * (kTile + 1) / 2;
 
 // 64 channels at a time. kTwo: sums of a second x with the same y as well; without it, second
