@@ -37,7 +37,7 @@ class ChannelTiles {
         tile_(threadIdx.x / (TileWidth(channels) / 2)),
         channel_(threadIdx.x % (TileWidth(channels) / 2) * 2) {}
 
-  // g [rows, channels]. A __syncthreads() between this and Scale, and after Scale.
+  // g [rows, channels]. A __syncthreads() between this and Scale, and after Scale. All threads.
   __device__ void Load(const float* g, int64_t stride, int rows) {
     if (tile_ >= kTiles) return;
     float2 total = {0, 0};
@@ -60,40 +60,9 @@ class ChannelTiles {
   // x becomes x exp(p), y becomes y exp(s), y_from is y exp(p).
   __device__ void Scale(const Tile& x, const Tile& y, const Tile& y_from, float scale,
                         const Scaled& to) const {
-    if (tile_ >= kTiles) return;
-    const int padded = PaddedWidth(channels_), first = tile_ * kTile;
-    const bool stored = channel_ < padded;
-    const float2 before = Sum(0, tile_, channel_), after = Sum(tile_ + 1, kTiles, channel_);
-    if (tile_ == 0 && stored) {
-      const float2 all = Sum(0, kTiles, channel_);
-      *reinterpret_cast<float2*>(to.decay + channel_) = make_float2(__expf(all.x), __expf(all.y));
-    }
-    PutFactors();
-    const float2 read = {scale * __expf(before.x), scale * __expf(before.y)};
-    const float2 write = {__expf(after.x), __expf(after.y)};
-    bf16 *read_row = to.read + first * padded, *write_row = to.write + (first + kTile) * padded;
-    float2 p = {0, 0};
-#pragma unroll
-    for (int i = 0; i < kTile; ++i) {
-      const int r = first + i;
-      p.x += g_[i].x, p.y += g_[i].y;
-      const float2 factor = {__expf(p.x), __expf(p.y)};
-      const float2 of_x = Times(Pair(x, r), factor), of_y = Times(Pair(y, r), factor);
-      Put(x.Row(r), of_x);
-      Put(y_from.Row(r), of_y);
-      if (stored) Put(read_row, Times(of_x, read));
-      read_row += padded;
-    }
-    float2 s = {0, 0};
-#pragma unroll
-    for (int i = kTile - 1; i >= 0; --i) {
-      const int r = first + i;
-      const float2 of_y = Times(Pair(y, r), {__expf(s.x), __expf(s.y)});
-      Put(y.Row(r), of_y);
-      write_row -= padded;
-      if (stored) Put(write_row, Times(of_y, write));
-      s.x += g_[i].x, s.y += g_[i].y;
-    }
+    if (tile_ < kTiles) ScaleFromStart(x, y, y_from, scale, to);
+    __syncthreads();  // lest the compiler mixes the two, for which registers are too few
+    if (tile_ < kTiles) ScaleToEnd(y, to);
   }
 
   // sums [8 times 8 columns] += E of a tile's rows and all before them, from what Scale left in
@@ -177,6 +146,45 @@ class ChannelTiles {
   }
 
  private:
+  __device__ void ScaleFromStart(const Tile& x, const Tile& y, const Tile& y_from, float scale,
+                                 const Scaled& to) const {
+    const int padded = PaddedWidth(channels_), first = tile_ * kTile;
+    const bool stored = channel_ < padded;
+    const float2 before = Sum(0, tile_, channel_);
+    const float2 read = {scale * __expf(before.x), scale * __expf(before.y)};
+    bf16* row = to.read + first * padded;
+    float2 p = {0, 0};
+#pragma unroll
+    for (int i = 0; i < kTile; ++i, row += padded) {
+      p.x += g_[i].x, p.y += g_[i].y;
+      const float2 factor = {__expf(p.x), __expf(p.y)};
+      const float2 of_x = Times(Pair(x, first + i), factor);
+      Put(x.Row(first + i), of_x);
+      Put(y_from.Row(first + i), Times(Pair(y, first + i), factor));
+      if (stored) Put(row, Times(of_x, read));
+    }
+  }
+  __device__ void ScaleToEnd(const Tile& y, const Scaled& to) const {
+    const int padded = PaddedWidth(channels_), first = tile_ * kTile;
+    const bool stored = channel_ < padded;
+    if (tile_ == 0 && stored) {
+      const float2 all = Sum(0, kTiles, channel_);
+      *reinterpret_cast<float2*>(to.decay + channel_) = make_float2(__expf(all.x), __expf(all.y));
+    }
+    PutFactors();
+    const float2 after = Sum(tile_ + 1, kTiles, channel_);
+    const float2 write = {__expf(after.x), __expf(after.y)};
+    bf16* row = to.write + (first + kTile) * padded;
+    float2 s = {0, 0};
+#pragma unroll
+    for (int i = kTile - 1; i >= 0; --i) {
+      const float2 of_y = Times(Pair(y, first + i), {__expf(s.x), __expf(s.y)});
+      Put(y.Row(first + i), of_y);
+      row -= padded;
+      if (stored) Put(row, Times(of_y, write));
+      s.x += g_[i].x, s.y += g_[i].y;
+    }
+  }
   // Rows of factors: exp(-G') of each tile, or 0 where that is hard; exp(G') of the first three; of
   // the two in the middle together.
   __device__ void PutFactors() const {

@@ -54,16 +54,21 @@ class DeltaChunkTiles {
     float sums[8][4] = {};  // <k_r, k_j> D_rj of half the warps, <q_r, k_j> D_rj of the others
     AddPairs(sums);
     if constexpr (!kChannels) Decay(sums);
+    uint32_t attention[8][2] = {};
     if (half_ == 0) {
       PutLower(sums);
       tiles_.square.InvertBlock(tile_);
     } else {
       if constexpr (!kChannels) StoreKeys();
       Attend(sums);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        attention[i / 2][i % 2] = Halves(sums[i / 2][i % 2 * 2], sums[i / 2][i % 2 * 2 + 1]);
+      }
     }
     __syncthreads();  // q and k are done with
     if constexpr (kBackward) {
-      if (half_ == 1) PutAttention(sums);
+      if (half_ == 1) PutAttention(attention);
     }
     if constexpr (kChannels) FetchValues();
     tiles_.square.InvertRest();
@@ -182,10 +187,14 @@ class DeltaChunkTiles {
       });
     }
   }
-  __device__ void PutAttention(float (&sums)[8][4]) const {
-    ForEachSum(sums, [&](int r, int c, float x, float y) {
-      *reinterpret_cast<uint32_t*>(tiles_.attention.Row(r) + c) = Halves(x, y);
-    });
+  __device__ void PutAttention(const uint32_t (&rows)[8][2]) const {
+    const int row = tile_ * kTile + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      if (i / 4 > tile_) break;
+      bf16* to = tiles_.attention.Row(row + i % 2 * 8) + i / 2 * 8 + column;
+      *reinterpret_cast<uint32_t*>(to) = rows[i / 2][i % 2];
+    }
   }
 
   // k_write, the decay and q_read or its scale: the rows of the warp's tile.
