@@ -1,0 +1,68 @@
+#include "launch/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "launch/environment.h"
+
+namespace lt2 {
+namespace {
+
+// A hybrid model's step with and without rebuilding, as a GPU would take it.
+std::vector<PolicyPlan> Plans(const std::string& precision) {
+  const absl::StatusOr<RunConfig> config =
+      LoadRunConfig("lt2-tiny", {"parallel.precision=" + precision, "batch.micro_batch=4",
+                                 "batch.tokens=4096", "data.sequence=256"});
+  CHECK(config.ok()) << config.status().ToString();
+  const Mesh mesh = *MeshFor(*config, 1);
+  return PlanPolicies(DescribedStep(*config, mesh, {Backend::kMeta}, 4), mesh);
+}
+
+TEST(MemoryPlan, PartsAreTheWhole) {
+  for (const std::string precision : {"fp32", "bf16"}) {
+    for (const PolicyPlan& plan : Plans(precision)) {
+      SCOPED_TRACE(precision + " " + Name(plan.policy));
+      const MemoryPlan& m = plan.memory;
+      const int64_t values = precision == "bf16" ? 6 : 4;  // bytes of a parameter, about
+      EXPECT_NEAR(static_cast<double>(m.weight_bytes), static_cast<double>(values * m.parameters),
+                  0.1 * static_cast<double>(m.weight_bytes));
+      EXPECT_EQ(m.gradient_bytes, 4 * m.parameters);
+      EXPECT_GE(m.moment_bytes, 8 * m.parameters);
+      EXPECT_EQ(m.persistent_bytes, m.weight_bytes + m.gradient_bytes + m.moment_bytes);
+      EXPECT_GT(m.activation_bytes, 0);
+      EXPECT_GT(m.workspace_bytes(), 0);
+    }
+  }
+}
+
+TEST(MemoryPlan, WhatIsRecomputedTakesTimeAndSavesMemory) {
+  const std::vector<PolicyPlan> kept = Plans("fp32"), rebuilt = Plans("bf16");
+  // In bfloat16 activations are half as large, and cheap ones are not held at all.
+  EXPECT_LT(rebuilt[0].memory.activation_bytes, 0.45 * kept[0].memory.activation_bytes);
+  for (const auto& plans : {kept, rebuilt}) {
+    const MemoryPlan& none = plans[0].memory;
+    for (size_t i = 1; i < plans.size(); ++i) {
+      EXPECT_LT(plans[i].memory.activation_bytes, none.activation_bytes) << Name(plans[i].policy);
+      EXPECT_GT(plans[i].memory.step_flops, none.step_flops) << Name(plans[i].policy);
+    }
+  }
+}
+
+TEST(MemoryPlan, AutoComputesLeastOfWhatFits) {
+  const auto plan = [](RecomputePolicy policy, int64_t peak, double flops) {
+    PolicyPlan made{policy, {}};
+    made.memory.peak_bytes = peak;
+    made.memory.step_flops = flops;
+    return made;
+  };
+  const std::vector<PolicyPlan> plans = {
+      plan(RecomputePolicy::kNone, 100, 10), plan(RecomputePolicy::kFfn, 60, 13),
+      plan(RecomputePolicy::kMixer, 80, 12), plan(RecomputePolicy::kBlock, 40, 14)};
+  EXPECT_EQ(*ChooseRecompute(plans, 100), RecomputePolicy::kNone);
+  EXPECT_EQ(*ChooseRecompute(plans, 99), RecomputePolicy::kMixer);
+  EXPECT_EQ(*ChooseRecompute(plans, 79), RecomputePolicy::kFfn);
+  EXPECT_EQ(*ChooseRecompute(plans, 40), RecomputePolicy::kBlock);
+  EXPECT_TRUE(absl::IsResourceExhausted(ChooseRecompute(plans, 39).status()));
+}
+
+}  // namespace
+}  // namespace lt2
