@@ -161,7 +161,7 @@ OpTiming TimeTarget(const std::string& op, BenchTarget& target, Stream& stream, 
   Stream meta{.device = {Backend::kMeta}};
   target.Prepare(meta);
   const MetaMeter meter;
-  target.Run(true, [&] {
+  const bool differentiated = target.Run(true, [&] {
     timing.forward.flops = meter.flops();
     timing.forward.bytes = meter.bytes_moved();
   });
@@ -170,7 +170,7 @@ OpTiming TimeTarget(const std::string& op, BenchTarget& target, Stream& stream, 
   for (OpTiming::Pass* pass : {&timing.forward, &timing.backward}) {
     pass->floor_s = std::max(pass->flops / limits.gemm_flops, pass->bytes / limits.copy_bytes);
   }
-  if (timing.backward.floor_s == 0) timing.backward.seconds = 0;  // there is none
+  if (!differentiated) timing.backward = {};
   return timing;
 }
 

@@ -43,7 +43,7 @@ class OpTarget final : public BenchTarget {
     context_->MoveTo(*first_);
   }
 
-  void Run(bool backward, const std::function<void()>& between) override {
+  bool Run(bool backward, const std::function<void()>& between) override {
     Tape tape(first_->stream());
     context_->MoveTo(tape);
     std::vector<Tape::Seed> seeds;
@@ -51,11 +51,14 @@ class OpTarget final : public BenchTarget {
       if (var.needs_grad()) seeds.push_back({var, cotangents_.at(output)});
     }
     if (between) between();
-    if (!backward || seeds.empty()) return context_->MoveTo(*first_);
-    std::vector<Var> wrt;
-    for (const auto& [input, var] : context_->vars()) wrt.push_back(var);
-    tape.Backward(std::move(seeds), wrt);
+    const bool differentiated = backward && !seeds.empty();
+    if (differentiated) {
+      std::vector<Var> wrt;
+      for (const auto& [input, var] : context_->vars()) wrt.push_back(var);
+      tape.Backward(std::move(seeds), wrt);
+    }
     context_->MoveTo(*first_);
+    return differentiated;
   }
 
   // These read a result on the host, or give an argument from there.
@@ -108,15 +111,16 @@ class MixerTarget final : public BenchTarget {
     Run(/*backward=*/true, {});
   }
 
-  void Run(bool backward, const std::function<void()>& between) override {
+  bool Run(bool backward, const std::function<void()>& between) override {
     Tape tape(*stream_);
     const Var x = tape.Input(x_ND_, /*needs_grad=*/true);
     const MixerOutput out = mixer_->Forward(tape, x, {.documents = *documents_});
     if (between) between();
-    if (!backward) return;
+    if (!backward) return false;
     std::vector<Tape::Seed> seeds = {{out.y_ND, x_ND_}};
     if (out.auxiliary_loss.value.defined()) seeds.push_back({out.auxiliary_loss, one_});
     tape.Backward(std::move(seeds), std::span(&x, 1));
+    return true;
   }
 
  private:

@@ -20,7 +20,8 @@ class BenchTarget {
   virtual void Prepare(Stream& stream) = 0;
   // Forward as in training, and backward after it if asked for and there is one; `between` is
   // called between the two. Copies nothing from or to the host unless waits().
-  virtual void Run(bool backward, const std::function<void()>& between = {}) = 0;
+  // Says whether there was a backward.
+  virtual bool Run(bool backward, const std::function<void()>& between = {}) = 0;
   virtual bool waits() const { return false; }
 };
 
