@@ -48,8 +48,8 @@ void CaseContext::MoveTo(Tape& tape) {
 
 Tensor CaseContext::Make(const std::string& input) const {
   static const std::set<std::string> kAccumulators = {
-      "g",           "beta", "dt",    "i",     "f",    "log_gamma", "lse", "loss", "initial_state",
-      "initial_max", "s",    "bound", "param", "grads"};  // the last two are AdamW's
+      "g",           "beta", "dt",    "i",     "f",     "log_gamma", "lse", "loss", "initial_state",
+      "initial_max", "s",    "bound", "param", "grads", "moment"};  // the last three are AdamW's
   const HostArray& array = Input(input);
   // loss0, lse1 …: of a model's loops.
   const std::string kind = input.substr(0, input.find_last_not_of("0123456789") + 1);
@@ -78,6 +78,12 @@ Tensor CaseContext::OnceMoved(const std::string& input, const std::function<Tens
 
 Tensor CaseContext::Value(const std::string& input) {
   return OnceMoved(input, [&] { return Make(input); });
+}
+
+Tensor CaseContext::Doubles(const std::string& name, const std::vector<double>& values) {
+  const Shape shape = {static_cast<int64_t>(values.size())};
+  return OnceMoved(name,
+                   [&] { return Tensor::FromHost(values, shape, DType::kF64, tape_->device()); });
 }
 
 Tensor CaseContext::Ints(const std::string& input) {

@@ -44,12 +44,14 @@ class CaseContext {
 
   Tape& tape() { return *tape_; }
   // Goes on on another tape: inputs made so far become its leaves. From the first move on what
-  // Value and Ints give is made once, so that nothing is copied from the host in later runs.
+  // Value, Ints and Doubles give is made once, so that later runs copy nothing from the host.
   void MoveTo(Tape& tape);
   DType dtype() const { return dtype_; }
   bool Has(const std::string& input) const { return data_.inputs.count(input) > 0; }
-  Var In(const std::string& input);         // with its gradient
-  Tensor Value(const std::string& input);   // without
+  Var In(const std::string& input);        // with its gradient
+  Tensor Value(const std::string& input);  // without
+  // F64, not an input: what a kernel reads from the device's memory, by a name of its own.
+  Tensor Doubles(const std::string& name, const std::vector<double>& values);
   Param& Weight(const std::string& input);  // a parameter; expects one use per run
   Param& Matrix(const std::string& input);  // likewise, one that a matrix product reads
   Tensor Ints(const std::string& input);    // I32
@@ -92,7 +94,8 @@ struct OpCase {
   std::function<std::vector<CaseData>(uint64_t seed)> instances;
   // One instance of a size worth timing on a CPU.
   std::function<CaseData()> bench;
-  // Likewise on a GPU: a model's own, moving far more than its caches hold. Null: as on a CPU.
+  // Likewise on a GPU in bfloat16: a model's own, moving far more than its caches hold. Null: as on
+  // a CPU.
   std::function<CaseData()> gpu_bench = {};
 };
 

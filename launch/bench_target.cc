@@ -18,10 +18,9 @@ constexpr int kManyUses = 1 << 24;  // more than will be run
 
 class OpTarget final : public BenchTarget {
  public:
-  OpTarget(const OpCase& op_case, Device device, DType dtype)
+  OpTarget(const OpCase& op_case, bool full_size, DType dtype)
       : op_case_(op_case),
-        data_(device.backend == Backend::kCuda && op_case.gpu_bench ? op_case.gpu_bench()
-                                                                    : op_case.bench()),
+        data_(full_size && op_case.gpu_bench ? op_case.gpu_bench() : op_case.bench()),
         dtype_(dtype) {}
   const std::string& name() const override { return data_.name; }
 
@@ -63,7 +62,7 @@ class OpTarget final : public BenchTarget {
 
   // These read a result on the host, or give an argument from there.
   bool waits() const override {
-    return std::set<std::string>{"adamw", "head_loss"}.contains(op_case_.op);
+    return std::set<std::string>{"head_loss", "step_decision"}.contains(op_case_.op);
   }
 
  private:
@@ -147,15 +146,16 @@ std::vector<std::string> BenchTargetNames() {
 
 absl::StatusOr<std::unique_ptr<BenchTarget>> MakeBenchTarget(const std::string& op, Device device,
                                                              DType dtype) {
+  // The plain kernels of float32 are for checking.
+  const bool full_size = device.backend == Backend::kCuda && dtype == DType::kBF16;
   if (!op.starts_with(kMixerPrefix)) {
-    return std::make_unique<OpTarget>(*FindOpCase(op), device, dtype);
+    return std::make_unique<OpTarget>(*FindOpCase(op), full_size, dtype);
   }
   const std::string kind = op.substr(sizeof(kMixerPrefix) - 1);
-  const bool gpu = device.backend == Backend::kCuda;
   std::vector<std::string> sets;
-  if (!gpu) sets.push_back("model.width=512");
+  if (!full_size) sets.push_back("model.width=512");
   ASSIGN_OR_RETURN(const RunConfig config, LoadRunConfig(StrCat("lt2-0.6b-", kind), sets));
-  return std::make_unique<MixerTarget>(kind, config.model, gpu ? 4096 : 512, dtype);
+  return std::make_unique<MixerTarget>(kind, config.model, full_size ? 4096 : 512, dtype);
 }
 
 }  // namespace lt2

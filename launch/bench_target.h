@@ -27,8 +27,8 @@ class BenchTarget {
 
 // Operators in the order of cases.def, then mixer.KIND in the order of mixers.def.
 std::vector<std::string> BenchTargetNames();
-// `op`: one of the names; of a size for this device. A mixer's layer is that of the preset
-// lt2-0.6b-KIND, at half its width on a CPU.
+// `op`: one of the names; of a model's own size on a GPU in bfloat16, else smaller. A mixer's layer
+// is that of the preset lt2-0.6b-KIND, at half its width where it is to be smaller.
 absl::StatusOr<std::unique_ptr<BenchTarget>> MakeBenchTarget(const std::string& op, Device device,
                                                              DType dtype);
 

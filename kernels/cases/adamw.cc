@@ -16,18 +16,31 @@ CaseData Instance(uint64_t seed, int64_t size, int64_t steps) {
           .inputs = {{"param", RandomNormal(seed, "param", {size})}, {"grads", grads}}};
 }
 
-// As many steps as there are rows of gradients, from zero moments.
+// Moments to go on from, and values in the run's dtype to round to.
+CaseData Running(CaseData data) {
+  const Shape shape = data.inputs.at("param").shape;
+  data.inputs["moment1"] = RandomNormal(0, "moment1", shape);
+  data.inputs["moment2"] = RandomUniform(0, "moment2", shape, 0, 1);
+  data.inputs["value"] = data.inputs.at("param");
+  return data;
+}
+
+// As many steps as there are rows of gradients, from zero moments where none are given.
 std::map<std::string, Var> Run(CaseContext& c) {
   Stream& stream = c.tape().stream();
-  const Device device = stream.device;
   Tensor param = c.Value("param"), grads = c.Value("grads");
-  Tensor m = Tensor::Zeros(param.shape(), param.dtype(), device);
-  Tensor v = Tensor::Zeros(param.shape(), param.dtype(), device);
+  const auto moment = [&](const char* name) {
+    return c.Has(name) ? c.Value(name) : Tensor::Zeros(param.shape(), param.dtype(), stream.device);
+  };
+  const Tensor m = moment("moment1"), v = moment("moment2");
+  const bool rounds = c.Has("value") && c.dtype() == DType::kBF16;
+  const Tensor value = rounds ? c.Value("value") : Tensor();
   for (int64_t step = 0; step < grads.dim(0); ++step) {
-    const double hyper[kAdamWHypers] = {c.Number("lr"), 1, double(step + 1), 0};
-    const AdamWPiece piece{.param = param, .grad = grads.Rows(step, step + 1), .m = m, .v = v};
+    const AdamWPiece piece{
+        .param = param, .grad = grads.Rows(step, step + 1), .m = m, .v = v, .value = value};
     AdamW(stream, {.pieces = {&piece, 1},
-                   .hyper = Tensor::FromHost(hyper, {kAdamWHypers}, DType::kF64, device),
+                   .hyper = c.Doubles(absl::StrCat("hyper of step ", step),
+                                      {c.Number("lr"), 1, double(step + 1), 0}),
                    .beta1 = c.Number("beta1"),
                    .beta2 = c.Number("beta2"),
                    .eps = c.Number("eps"),
@@ -46,7 +59,8 @@ OpCase AdamWCase() {
                 return std::vector<CaseData>{Instance(seed, 1, 1), Instance(seed, 77, 3),
                                              Instance(seed, 9001, 5)};
               },
-          .bench = [] { return Instance(0, 1 << 20, 1); }};
+          .bench = [] { return Instance(0, 1 << 20, 1); },
+          .gpu_bench = [] { return Running(Instance(0, 1 << 24, 1)); }};
 }
 
 }  // namespace lt2
