@@ -9,8 +9,9 @@ namespace {
 template <class T, int n>
 __device__ void MeanPiece(const T* from, int64_t block, int64_t width, T* to) {
   double sums[n] = {};
+#pragma unroll 16
   for (int64_t j = 0; j < block; ++j) {
-    const Piece<n> piece = Load<n>(from + j * width);
+    const Packed<T, n> piece = LoadPacked<n>(from + j * width);
 #pragma unroll
     for (int i = 0; i < n; ++i) sums[i] += double{piece[i]};
   }
@@ -20,12 +21,13 @@ __device__ void MeanPiece(const T* from, int64_t block, int64_t width, T* to) {
   Store<n>(to, mean);
 }
 
-// A thread takes a piece of one row of means.
+// A thread takes a piece of one row of means: there are few.
+constexpr int kMeanThreads = 64;
 template <class T, int n>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(kMeanThreads)
     Forward(int64_t size, int64_t width, int64_t block, int64_t tokens, const int32_t* positions,
             const T* x, T* mean) {
-  const int64_t i = (int64_t{blockIdx.x} * 256 + threadIdx.x) * n;
+  const int64_t i = (int64_t{blockIdx.x} * kMeanThreads + threadIdx.x) * n;
   if (i >= size) return;
   const int64_t first = FirstToken(positions, tokens, block, i / width);
   if (first < 0) return Store<n>(mean + i, Piece<n>{});
@@ -73,7 +75,7 @@ void BlockMeanForward(Stream& stream, const BlockMeanForwardArgs& args) {
   const int64_t size = args.mean_CGD.size();
   DispatchType("block_mean", args.x_NGD.dtype(), [&]<class T>() {
     DispatchPieces<T>(width, {args.x_NGD, args.mean_CGD}, [&]<int n>() {
-      Forward<T, n><<<Blocks(size, 256 * n), 256, 0, Handle(stream)>>>(
+      Forward<T, n><<<Blocks(size, kMeanThreads * n), kMeanThreads, 0, Handle(stream)>>>(
           size, width, args.block, tokens, Data<int32_t>(args.documents.positions()),
           Data<T>(args.x_NGD), Data<T>(args.mean_CGD));
     });

@@ -68,13 +68,17 @@ __global__ void __launch_bounds__(256)
   Piece<n> sum = {};
   bool more = true;
   for (int64_t place = first + threadIdx.y; more; place += kAtOnce * kTeams) {
-    Piece<n> row[kAtOnce];
+    Packed<T, n> row[kAtOnce] = {};
+    int32_t token[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int64_t at = place + j * kTeams;
-      more = at < count && sorted.ids[at] == id;
-      row[j] = {};
-      if (more && column < d) row[j] = Load<n>(dy_ND + sorted.tokens[at] * d + column);
+      const int64_t at = min(place + j * kTeams, count - 1);
+      more = place + j * kTeams < count && sorted.ids[at] == id;
+      token[j] = more && column < d ? sorted.tokens[at] : -1;
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (token[j] >= 0) row[j] = LoadPacked<n>(dy_ND + token[j] * d + column);
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {

@@ -20,17 +20,17 @@ template <class Gate, int n, class T>
 __global__ void __launch_bounds__(256)
     Backward(int64_t size, const T* dy, const T* x, const T* gate, Gradients<T> to) {
   const int64_t first = (int64_t{blockIdx.x} * 2 * 256 + threadIdx.x) * n;
-  Piece<n> dy_of[2], x_of[2], gate_of[2];
+  Packed<T, n> dy_of[2], x_of[2], gate_of[2];
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
-    const int64_t i = first + j * 256 * n;
-    if (i >= size) continue;
-    dy_of[j] = Load<n>(dy + i), x_of[j] = Load<n>(x + i), gate_of[j] = Load<n>(gate + i);
+    const int64_t i = min(first + j * 256 * n, size - n);
+    dy_of[j] = LoadPacked<n>(dy + i), x_of[j] = LoadPacked<n>(x + i);
+    gate_of[j] = LoadPacked<n>(gate + i);
   }
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const int64_t i = first + j * 256 * n;
-    if (i >= size) continue;
+    if (i >= size) return;
     Piece<n> dx, dgate;
 #pragma unroll
     for (int e = 0; e < n; ++e) {

@@ -15,13 +15,13 @@ struct Forward {
 
   using Columns = int64_t;  // the head
   struct Row {
-    Piece<n> x, o;
+    Packed<T, n> x, o;
     float s;
   };
   __device__ Columns AtColumn(int64_t column) const { return column / width; }
   __device__ Row Load(int64_t row, int64_t at, const Columns& head) const {
-    Row of = {cuda::Load<n>(x + at), {}, s[row * row_step + head]};
-    if (o != nullptr) of.o = cuda::Load<n>(o + at);
+    Row of = {LoadPacked<n>(x + at), {}, s[row * row_step + head]};
+    if (o != nullptr) of.o = LoadPacked<n>(o + at);
     return of;
   }
   __device__ void Use(int64_t, int64_t at, const Columns&, const Row& row, Piece<n>*) const {

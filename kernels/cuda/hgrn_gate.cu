@@ -60,13 +60,14 @@ struct Backward {
 
   using Columns = Piece<n>;
   struct Row {
-    Piece<n> dg, dk, f;
+    Piece<n> dg;
+    Packed<T, n> dk, f;
   };
   __device__ Columns AtColumn(int64_t column) const { return cuda::Load<n>(bound + column); }
   __device__ Row Load(int64_t, int64_t at, const Columns&) const {
-    Row row = {{}, {}, cuda::Load<n>(f + at)};
+    Row row = {{}, {}, LoadPacked<n>(f + at)};
     if (dg != nullptr) row.dg = cuda::Load<n>(dg + at);
-    if (dk != nullptr) row.dk = cuda::Load<n>(dk + at);
+    if (dk != nullptr) row.dk = LoadPacked<n>(dk + at);
     return row;
   }
   __device__ void Use(int64_t, int64_t at, const Columns& bound, const Row& row,

@@ -1,34 +1,35 @@
 // Elementwise kernels of one output: out_i = fn(in_i, …).
 #pragma once
 
+#include <tuple>
+
 #include "kernels/cuda/piece.cuh"
 
 namespace lt2::cuda {
 
 inline constexpr int kMapAtOnce = 2;  // pieces of a thread, all read before any is written
 
-template <int n, class Fn, class... P>
-__device__ inline Piece<n> Apply(const Fn& fn, const P&... in) {
-  Piece<n> out;
-#pragma unroll
-  for (int i = 0; i < n; ++i) out[i] = fn(in[i]...);
-  return out;
-}
-
+// All loads are under way before any value is used: where there is nothing, the last piece again.
 template <int n, class Fn, class Out, class... In>
 __global__ void __launch_bounds__(256)
     MapKernel(int64_t size, Fn fn, Out* out, bool add, const In*... in) {
   const int64_t first = (int64_t{blockIdx.x} * kMapAtOnce * 256 + threadIdx.x) * n;
-  Piece<n> result[kMapAtOnce];
+  std::tuple<Packed<In, n>...> read[kMapAtOnce];
 #pragma unroll
   for (int j = 0; j < kMapAtOnce; ++j) {
-    const int64_t i = first + j * 256 * n;
-    if (i < size) result[j] = Apply<n>(fn, Load<n>(in + i)...);
+    const int64_t i = min(first + j * 256 * n, size - n);
+    read[j] = {LoadPacked<n>(in + i)...};
   }
 #pragma unroll
   for (int j = 0; j < kMapAtOnce; ++j) {
     const int64_t i = first + j * 256 * n;
-    if (i < size) StoreOrAdd<n>(out + i, result[j], add);
+    if (i >= size) return;
+    Piece<n> result;
+#pragma unroll
+    for (int e = 0; e < n; ++e) {
+      result[e] = std::apply([&](const auto&... x) { return fn(x[e]...); }, read[j]);
+    }
+    StoreOrAdd<n>(out + i, result, add);
   }
 }
 

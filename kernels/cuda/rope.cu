@@ -35,20 +35,27 @@ __device__ void MakeTurns(const RopeData<T>& data, int64_t first, float2* turns)
 
 // n pairs at a time: kHalf reads elements i … and i + D/2 …, else 2i … and 2i + n ….
 template <bool kHalf, int n, class T>
-__global__ void __launch_bounds__(256) Turn(RopeData<T> data) {
-  extern __shared__ float2 turns[];
-  const int64_t first = int64_t{blockIdx.x} * data.tokens_of_block;
-  MakeTurns(data, first, turns);
-  __syncthreads();
-  const int pieces = data.half / n, of_token = data.heads * pieces;
-  for (int item = threadIdx.x; item < data.tokens_of_block * of_token; item += 256) {
+struct Pairs {
+  bool there;
+  int turn;  // of the first pair, in the block's
+  int64_t low, high;
+  Packed<T, n> x_low, x_high;
+
+  // Where there is no such item, the last one again: loads have no conditions.
+  __device__ void Load(const RopeData<T>& data, int64_t first, int item) {
+    const int pieces = data.half / n, of_token = data.heads * pieces;
+    const int tokens = static_cast<int>(min(data.tokens - first, int64_t{data.tokens_of_block}));
+    there = item < tokens * of_token;
+    item = min(item, tokens * of_token - 1);
     const int token = item / of_token, head = item % of_token / pieces;
     const int pair = item % pieces * n;
-    if (first + token >= data.tokens) break;
+    turn = token * data.half + pair;
     const int64_t at = ((first + token) * data.heads + head) * 2 * data.half;
-    const int64_t low = at + (kHalf ? pair : 2 * pair), high = low + (kHalf ? data.half : n);
-    const Piece<n> x_low = Load<n>(data.x_NHD + low), x_high = Load<n>(data.x_NHD + high);
-    const float2* turn = turns + token * data.half + pair;
+    low = at + (kHalf ? pair : 2 * pair), high = low + (kHalf ? data.half : n);
+    x_low = LoadPacked<n>(data.x_NHD + low), x_high = LoadPacked<n>(data.x_NHD + high);
+  }
+  __device__ void Store(const RopeData<T>& data, const float2* turns) const {
+    if (!there) return;
     Piece<n> y_low, y_high;
 #pragma unroll
     for (int i = 0; i < n; ++i) {
@@ -56,13 +63,32 @@ __global__ void __launch_bounds__(256) Turn(RopeData<T> data) {
       const int a = kHalf ? i : 2 * i, b = kHalf ? n + i : 2 * i + 1;
       const float x_a = a < n ? x_low[a % n] : x_high[a % n];
       const float x_b = b < n ? x_low[b % n] : x_high[b % n];
-      const float turned_a = x_a * turn[i].x - x_b * turn[i].y;
-      const float turned_b = x_a * turn[i].y + x_b * turn[i].x;
-      (a < n ? y_low : y_high)[a % n] = turned_a;
-      (b < n ? y_low : y_high)[b % n] = turned_b;
+      const float2 by = turns[turn + i];
+      (a < n ? y_low : y_high)[a % n] = x_a * by.x - x_b * by.y;
+      (b < n ? y_low : y_high)[b % n] = x_a * by.y + x_b * by.x;
     }
     StoreOrAdd<n>(data.y_NHD + low, y_low, data.accumulate);
     StoreOrAdd<n>(data.y_NHD + high, y_high, data.accumulate);
+  }
+};
+
+// The first loads are under way while sines are made.
+template <bool kHalf, int n, class T>
+__global__ void __launch_bounds__(256) Turn(RopeData<T> data) {
+  extern __shared__ float2 turns[];
+  constexpr int kAtOnce = 2;
+  const int64_t first = int64_t{blockIdx.x} * data.tokens_of_block;
+  const int items = data.tokens_of_block * data.heads * (data.half / n);
+  for (int item = threadIdx.x; item - threadIdx.x < items; item += kAtOnce * 256) {
+    Pairs<kHalf, n, T> pairs[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) pairs[j].Load(data, first, item + j * 256);
+    if (item == threadIdx.x) {
+      MakeTurns(data, first, turns);
+      __syncthreads();
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) pairs[j].Store(data, turns);
   }
 }
 
