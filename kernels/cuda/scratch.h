@@ -1,12 +1,12 @@
-// Workspace that a kernel needs only while it runs: one buffer a thread, which is a stream's order.
+// Workspace that a kernel needs only while it runs. Like any tensor it comes from what the step has
+// free at that moment, so that it seldom raises the peak.
 #pragma once
 
 #include "core/tensor.h"
 
 namespace lt2::cuda {
 
-// At least `bytes` of GPU memory, valid until the thread's next call. Grows when it must: a first
-// step has asked for everything that later ones do.
+// `bytes` of GPU memory, valid until the thread's next call.
 void* Scratch(const Stream& stream, int64_t bytes);
 template <class T>
 T* ScratchFor(const Stream& stream, int64_t elements) {
