@@ -26,7 +26,15 @@ struct PlanFlags {
   std::string gpu;
 };
 
-double Gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+// What numbers of a table are told in.
+struct Unit {
+  const char* name;
+  double bytes;
+  explicit Unit(int64_t largest)
+      : name(largest < int64_t{1} << 30 ? "MiB" : "GiB"),
+        bytes(largest < int64_t{1} << 30 ? 1 << 20 : 1 << 30) {}
+  double operator()(int64_t count) const { return static_cast<double>(count) / bytes; }
+};
 
 // Of one rank; without --gpu what this machine has now.
 absl::StatusOr<int64_t> Budget(const PlanFlags& flags) {
@@ -55,6 +63,7 @@ absl::Status RunPlan(const PlanFlags& flags, VerbOutput& output) {
       PlanPolicies(DescribedStep(config, mesh, {Backend::kMeta}, config.batch.micro_batch), mesh);
   const absl::StatusOr<RecomputePolicy> chosen = ChooseRecompute(plans, budget);
   const MemoryPlan& none = plans[0].memory;
+  const Unit in(none.peak_bytes);
   const double tokens = static_cast<double>(config.batch.tokens) / static_cast<double>(mesh.dp);
 
   output.result = {{"params", none.parameters},
@@ -62,28 +71,30 @@ absl::Status RunPlan(const PlanFlags& flags, VerbOutput& output) {
                    {"mesh", mesh.ToString()},
                    {"budget_bytes", budget},
                    {"auto", chosen.ok() ? nlohmann::json(Name(*chosen)) : nlohmann::json()}};
-  for (const PolicyPlan& plan : plans)
+  for (const PolicyPlan& plan : plans) {
     output.result["policies"][Name(plan.policy)] = ToJson(plan.memory);
+  }
   if (output.json) return absl::OkStatus();
 
   std::cout << absl::StrFormat(
       "%.2f M parameters, %.3g model FLOPs per token; a rank of %d (%s) takes %d x %d tokens at a "
-      "time, in %s\n\nGiB of a rank: weights %.2f, gradients %.2f, moments %.2f, and\n",
+      "time, in %s\n\n%s of a rank: weights %.2f, gradients %.2f, moments %.2f, and\n",
       static_cast<double>(none.parameters) / 1e6, none.model_flops_per_token, mesh.size(),
       mesh.ToString(), config.batch.micro_batch, config.data.sequence,
-      Name(config.parallel.precision), Gib(none.weight_bytes), Gib(none.gradient_bytes),
-      Gib(none.moment_bytes));
+      Name(config.parallel.precision), in.name, in(none.weight_bytes), in(none.gradient_bytes),
+      in(none.moment_bytes));
   std::cout << absl::StrFormat("%-10s %12s %10s %8s %20s\n", "recompute", "activations",
                                "workspace", "peak", "GFLOP per token");
   for (const PolicyPlan& plan : plans) {
-    std::cout << absl::StrFormat("%-10s %12.2f %10.2f %8.2f %20.2f\n", Name(plan.policy),
-                                 Gib(plan.memory.activation_bytes),
-                                 Gib(plan.memory.workspace_bytes()), Gib(plan.memory.peak_bytes),
+    std::cout << absl::StrFormat("%-10s %12.2f %10.2f %8.2f %20.4g\n", Name(plan.policy),
+                                 in(plan.memory.activation_bytes),
+                                 in(plan.memory.workspace_bytes()), in(plan.memory.peak_bytes),
                                  plan.memory.step_flops / tokens / 1e9);
   }
-  std::cout << (chosen.ok() ? StrCat("\nauto takes ", Name(*chosen), ": ",
-                                     absl::StrFormat("%.1f GiB are there", Gib(budget)), "\n")
-                            : StrCat("\n", chosen.status().message(), "\n"));
+  std::cout << (chosen.ok()
+                    ? StrCat("\nauto takes ", Name(*chosen), ": ",
+                             absl::StrFormat("%.1f %s are there", in(budget), in.name), "\n")
+                    : StrCat("\n", chosen.status().message(), "\n"));
   return absl::OkStatus();
 }
 
