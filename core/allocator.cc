@@ -35,8 +35,8 @@ class CommonMemorySource : public MemorySource {
  public:
   explicit CommonMemorySource(CachingAllocator& common) : common_(common) {}
   const char* name() const override { return "pool"; }
-  void* Take(int64_t bytes) override { return common_.Allocate(bytes); }
-  void Give(void* memory, int64_t) override { common_.Free(memory); }
+  void* Take(int64_t bytes) override { return common_.SetAside(bytes); }
+  void Give(void* memory, int64_t) override { common_.TakeBack(memory); }
 
  private:
   CachingAllocator& common_;
@@ -109,9 +109,8 @@ void CachingAllocator::Reserve(int64_t bytes) {
   AddSegment((bytes + kSegment - 1) / kSegment * kSegment);
 }
 
-void* CachingAllocator::Allocate(int64_t bytes) {
+CachingAllocator::BlockMap::iterator CachingAllocator::Take(int64_t bytes) {
   const int64_t wanted = Rounded(bytes);
-  std::lock_guard lock(mutex_);
   auto fit = free_.lower_bound({wanted, nullptr});
   if (fit == free_.end()) {
     AddSegment((wanted + kSegment - 1) / kSegment * kSegment);
@@ -124,16 +123,13 @@ void* CachingAllocator::Allocate(int64_t bytes) {
     block->second.bytes = wanted;
     InsertFree(blocks_.emplace(block->first + wanted, rest).first);
   }
-  stats_.live += wanted;
-  stats_.peak = std::max(stats_.peak, stats_.live);
-  return block->first;
+  return block;
 }
 
-void CachingAllocator::Free(void* pointer) {
-  std::lock_guard lock(mutex_);
+int64_t CachingAllocator::Give(void* pointer) {
   auto block = blocks_.find(static_cast<std::byte*>(pointer));
   CHECK(block != blocks_.end() && !block->second.free) << "freed twice or never allocated";
-  stats_.live -= block->second.bytes;
+  const int64_t bytes = block->second.bytes;
   auto next = std::next(block);
   if (next != blocks_.end() && next->second.free && !next->second.first) {
     EraseFree(next);
@@ -150,6 +146,40 @@ void CachingAllocator::Free(void* pointer) {
     }
   }
   InsertFree(block);
+  return bytes;
+}
+
+void CachingAllocator::CountHere(int64_t bytes) {
+  stats_.live += bytes;
+  stats_.peak = std::max(stats_.peak, stats_.live);
+  if (common_ != nullptr) common_->Count(bytes);
+}
+
+void* CachingAllocator::Allocate(int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  const auto block = Take(bytes);
+  CountHere(block->second.bytes);
+  return block->first;
+}
+
+void CachingAllocator::Free(void* pointer) {
+  std::lock_guard lock(mutex_);
+  CountHere(-Give(pointer));
+}
+
+void* CachingAllocator::SetAside(int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  return Take(bytes)->first;
+}
+
+void CachingAllocator::TakeBack(void* pointer) {
+  std::lock_guard lock(mutex_);
+  Give(pointer);
+}
+
+void CachingAllocator::Count(int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  CountHere(bytes);
 }
 
 void CachingAllocator::Trim() {
@@ -183,7 +213,8 @@ void CachingAllocator::SetAdvice(std::function<std::string()> advice) {
 MemoryPool::MemoryPool(Device device)
     : device_(device),
       allocator_(std::make_shared<CachingAllocator>(
-          std::make_unique<CommonMemorySource>(CachingAllocator::Of(device)))) {}
+          std::make_unique<CommonMemorySource>(CachingAllocator::Of(device)),
+          &CachingAllocator::Of(device))) {}
 
 PoolScope::PoolScope(const MemoryPool* pool) : outer_(current_pool) { current_pool = pool; }
 

@@ -46,10 +46,17 @@ class CachingAllocator {
   // The process's allocator of a device; never destroyed, so that tensors may outlive main.
   static CachingAllocator& Of(Device device);
 
-  explicit CachingAllocator(std::unique_ptr<MemorySource> source) : source_(std::move(source)) {}
+  // What is handed out is counted in `common` too, if there is one.
+  explicit CachingAllocator(std::unique_ptr<MemorySource> source,
+                            CachingAllocator* common = nullptr)
+      : source_(std::move(source)), common_(common) {}
   ~CachingAllocator();
   void* Allocate(int64_t bytes);
   void Free(void* pointer);
+  // The same for a pool's segments, which are in use as far as the pool counts them to be.
+  void* SetAside(int64_t bytes);
+  void TakeBack(void* pointer);
+  void Count(int64_t bytes);
   // Takes one segment of at least `bytes` now, so that what the plan predicts never grows later.
   void Reserve(int64_t bytes);
   // Gives segments that hold nothing back to the system.
@@ -67,12 +74,16 @@ class CachingAllocator {
     bool first;  // begins a segment: not merged with what lies before it
   };
   using BlockMap = std::map<std::byte*, Block>;
+  BlockMap::iterator Take(int64_t bytes);
+  int64_t Give(void* pointer);  // its bytes
+  void CountHere(int64_t bytes);
   void AddSegment(int64_t bytes);
   [[noreturn]] void DieOutOfMemory(int64_t bytes);
   void InsertFree(BlockMap::iterator block);
   void EraseFree(BlockMap::iterator block);
 
   const std::unique_ptr<MemorySource> source_;
+  CachingAllocator* const common_;
   mutable std::mutex mutex_;
   BlockMap blocks_;                                // every block, by address
   std::set<std::pair<int64_t, std::byte*>> free_;  // free ones, by size then address

@@ -108,21 +108,32 @@ TEST(MemoryPool, WhatOutlivesTheWorkComesFromTheCommonMemory) {
   EXPECT_EQ(pool.stats().live, 2 * CachingAllocator::kAlignment);
 }
 
-TEST(MemoryPool, TakesFromTheCommonMemoryAndGivesBackWithItsLastTensor) {
+TEST(MemoryPool, CountsInTheCommonMemoryAndGivesBackWithItsLastTensor) {
   CachingAllocator& common = CachingAllocator::Of({Backend::kCpu});
-  const int64_t before = common.stats().live;
+  common.Trim();
+  const MemoryStats before = common.stats();
+  const int64_t bytes = before.reserved + (int64_t{10} << 20);  // more than is there
   Tensor last;
   {
     MemoryPool pool({Backend::kCpu});
-    pool.Reserve(10 << 20);
-    EXPECT_GE(common.stats().live, before + (10 << 20));
+    pool.Reserve(bytes);
+    EXPECT_GE(common.stats().reserved, before.reserved + bytes);
+    EXPECT_EQ(common.stats().live, before.live);  // none of it is in use
     const PoolScope scope(&pool);
     last = Floats(100);
+    EXPECT_EQ(pool.stats().live, 512);
+    EXPECT_EQ(common.stats().live, before.live + 512);
+    common.ResetPeak();
+    Floats(1000);
+    EXPECT_EQ(common.stats().peak, before.live + 512 + 4096);
   }
-  EXPECT_GE(common.stats().live, before + (10 << 20));
+  common.Trim();
+  EXPECT_GE(common.stats().reserved, before.reserved + bytes);
   last.Zero();
   last = {};
-  EXPECT_EQ(common.stats().live, before);
+  EXPECT_EQ(common.stats().live, before.live);
+  common.Trim();
+  EXPECT_EQ(common.stats().reserved, before.reserved);
 }
 
 // Has no memory at all.
