@@ -321,8 +321,7 @@ TEST(Optimizer, RoundedValuesFollowTheirMasters) {
           param->BindValue(Tensor::Zeros(param->spec.shape, DType::kBF16, stream.device));
           param->BindMaster(master);
         }
-        const LayoutTable layout =
-            Layout(ToySpecs(), {.dp = ranks}, zero, {.bucket_elements = 200});
+        const LayoutTable layout = Layout(ToySpecs(), {.dp = ranks}, zero, kSmallBuckets);
         Reducer reducer(toy.params, layout, world);
         Optimizer optimizer(toy.params, layout, world, Adam(), {});
         const auto expect_rounded = [&](const char* when) {
