@@ -53,6 +53,10 @@ OpCase QkvConvCase() {
           .bench =
               [] {
                 return Instance(0, {8, 256, 4, 96, 768}, {});
+              },
+          .gpu_bench =
+              [] {
+                return Instance(0, {2, 4096, 16, 96, 3072}, {});
               }};
 }
 
