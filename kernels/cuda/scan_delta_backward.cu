@@ -61,9 +61,9 @@ void LaunchWarpgroups(const Stream& stream, const DeltaGradients<bf16>& data, in
   };
   const auto run = [&]<int kWidth>() {
     if (data.in.g_NGK == nullptr) {
-      return launch(DeltaRowGradientsKernel<kWidth>, DeltaRowGradients<kWidth>::kBytes);
+      return launch(DeltaRowGradientsOfWarpgroups<kWidth>, DeltaRowGradients<kWidth>::kBytes);
     }
-    launch(DeltaChannelGradientsKernel<kWidth>, DeltaChannelGradients<kWidth>::kBytes);
+    launch(DeltaChannelGradientsOfWarpgroups<kWidth>, DeltaChannelGradients<kWidth>::kBytes);
   };
   if (data.in.shape.k <= 64) return run.operator()<64>();
   if (data.in.shape.k <= 96) return run.operator()<96>();

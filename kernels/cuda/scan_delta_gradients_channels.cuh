@@ -17,7 +17,7 @@ inline constexpr int kEight = 8, kEights = kPanel / kEight;
 
 template <int kWidth>
 struct ChannelDecayGradients {
-  float beta[kPanel], e_v[kPanel], x_k[kPanel];  // of rows: beta, <E, v> and <X, k>
+  float beta[kPanel], e_v[kPanel], x_k[kPanel];    // of rows: beta, <E, v> and <X, k>
   float of_eight[kEights][kWidth], whole[kWidth];  // exp of an eight's log-decays, and of all
   float at_end[4][kWidth], crossing[kWidth];       // shares of the last row's dG; <S_in, dS_out>
 };
@@ -33,9 +33,7 @@ class DeltaChannelGradients
   __device__ void Run() {
     Base::ForEachUnit([](int) {},
                       [&](const GradientUnit& unit, int at) {
-                        sums_ = reinterpret_cast<float*>(base_ + at);
-                        late_ = at + kSumsBytes;
-                        early_ = late_ + Tiles::kPanels * Tiles::kPanelBytes;
+                        at_ = at;
                         Finish(unit);
                       });
   }
@@ -46,70 +44,77 @@ class DeltaChannelGradients
   using Base::shared_, Base::small_, Base::square_, Base::StoreKeys, Base::stream_, Base::Tile;
   using Base::wide_;
 
-  // In the last stage: G / ln 2 of rows, later q dQ + beta k X - k dWrite; and keys scaled to their
-  // eight's last row (late), and beta K to the row before their eight (early).
-  static constexpr int kStride = kWidth + 8, kSumsBytes = kPanel * kStride * 4;
-  static_assert(kSumsBytes % 1024 == 0);
+  // In the last stage: G / ln 2 of row -1 (zero) and all rows, later q dQ + beta k X - k dWrite;
+  // and keys scaled to their eight's last row (late), and beta K to the row before their eight
+  // (early).
+  static constexpr int kStride = kWidth + 8;
+  static constexpr int kSumsBytes = ((kPanel + 1) * kStride * 4 + 1023) / 1024 * 1024;
   static_assert(kSumsBytes + 2 * Tiles::kPanels * Tiles::kPanelBytes <= Tiles::kStageBytes);
+
+  __device__ float* Sums() const { return reinterpret_cast<float*>(base_ + at_) + kStride; }
+  __device__ int Late() const { return at_ + kSumsBytes; }
+  __device__ int Early() const { return Late() + Tiles::kPanels * Tiles::kPanelBytes; }
 
   __device__ void Finish(const GradientUnit& unit) {
     SumDecays();
     __syncthreads();
+    row_ = Anew(row_);
     Pairs();
     PublishShared();
     __syncthreads();
+    row_ = Anew(row_);
     AddPairs();
     __syncthreads();
     PairsInEights();
     __syncthreads();
-    AddTile(group_ == 0 ? late_ : group_ == 1 ? early_ : Tiles::kX);
+    row_ = Anew(row_);
+    AddTile(group_ == 0 ? Late() : group_ == 1 ? Early() : Tiles::kX);
     if (group_ == 0) {
       PutDecayGradients(Tiles::kQ);
-      PutRows(base_ + Tiles::kQ, wide_);
+      PutRows(base_ + Tiles::kQ, row_, wide_);
     } else if (group_ == 1) {
       float sum[2] = {};
       AddKeys(sum, Tiles::kK);
       PutRowSums(sum, small_.x_k);
-      ForEachPair(wide_, [&](int i, int, float& x, float& y) { x *= beta_[i], y *= beta_[i]; });
-    } else {
-      PutRowSums(e_v_, small_.e_v);
+      const float beta[2] = {small_.beta[row_], small_.beta[row_ + 8]};
+      ForEachPair(wide_, [&](int i, int, float& x, float& y) { x *= beta[i], y *= beta[i]; });
     }
     __syncthreads();
     if (group_ == 0) StoreKeys(unit, data_.dq_NHK, Tiles::kQ);
     if (group_ == 1) {
       AddDecayGradients(1);
-      PutRows(base_ + Tiles::kX, wide_);
+      PutRows(base_ + Tiles::kX, row_, wide_);
     }
     __syncthreads();
     if (group_ == 2) {
       AddDecayGradients(-1);
       AddTile(Tiles::kX);
-      PutRows(base_ + Tiles::kX, wide_);
+      PutRows(base_ + Tiles::kX, row_, wide_);
       StoreKeys(unit, data_.dk_NHK, Tiles::kX);
     }
     __syncthreads();
     StoreRowGradients(unit);
   }
 
-  // Of row r up to row -1, which is the start.
   __device__ float2 SumAt(int r, int c) const {
-    if (r < 0) return {0, 0};
-    return *reinterpret_cast<const float2*>(sums_ + r * kStride + c);
+    return *reinterpret_cast<const float2*>(Sums() + r * kStride + c);
   }
 
   __device__ void SumDecays() {
     constexpr float kLeast = -100, kLog2E = 1.44269504f;  // beyond kLeast exp(g) is zero anyway
     const float* decays = reinterpret_cast<const float*>(base_ + Tiles::kW);
-    for (int i = threadIdx.x; i < kEights * kWidth; i += kGradientThreads) {
+#pragma unroll 1
+    for (uint32_t i = Anew(threadIdx.x); i < kEights * kWidth; i += kGradientThreads) {
       const int first = i / kWidth * kEight, c = i % kWidth;
       float sum = 0;
+      if (first == 0) Sums()[c - kStride] = 0;
 #pragma unroll 8
       for (int r = 0; r < first; ++r) sum += fmaxf(decays[r * kWidth + c], kLeast);
       const float before = sum;
 #pragma unroll
       for (int r = first; r < first + kEight; ++r) {
         sum += fmaxf(decays[r * kWidth + c], kLeast);
-        sums_[r * kStride + c] = kLog2E * sum;
+        Sums()[r * kStride + c] = kLog2E * sum;
       }
       small_.of_eight[i / kWidth][c] = Exp2(kLog2E * (sum - before));
       if (first + kEight == kPanel) small_.whole[c] = Exp2(kLog2E * sum);
@@ -135,21 +140,27 @@ class DeltaChannelGradients
         y = c + 1 + least <= row_ + 8 * i ? factor * y : 0;
       });
     };
+#pragma unroll
+    for (auto& step : left_) {  // in every group: no older values need be kept
+#pragma unroll
+      for (uint32_t& pair : step) pair = 0;
+    }
     if (group_ == 0) {
       mask(data_.in.scale, 0);
       PackRows(square_, left_);
-      PutRows(base_ + Tiles::kW, left_);
-      PutScaled(late_, Tiles::kK, [&](int r, int c, Piece<8>& piece) {
+      PutRows(base_ + Tiles::kW, row_, left_);
+      PutScaled(Late(), Tiles::kK, [&](int r, int c, Piece<8>& piece) {
         ScaleBetween(piece, r / kEight * kEight + kEight - 1, r, c, 1);
       });
     } else if (group_ == 1) {
       MultiplyInverse();
       mask(-1, 1);
       PackRows(square_, left_);
-      PutRows(base_ + Tiles::kB, left_);
+      PutRows(base_ + Tiles::kB, row_, left_);
     } else {
+      PutRowSums(e_v_, small_.e_v);
       AtEnd();
-      PutScaled(early_, Tiles::kK, [&](int r, int c, Piece<8>& piece) {
+      PutScaled(Early(), Tiles::kK, [&](int r, int c, Piece<8>& piece) {
         ScaleBetween(piece, r, r / kEight * kEight - 1, c, small_.beta[r]);
       });
     }
@@ -157,7 +168,8 @@ class DeltaChannelGradients
 
   // The pairs of rows in different eights.
   __device__ void AddPairs() {
-    const int first = threadIdx.x % 128 / 32 * 2;  // eight of the lane's first row; then comes the next
+    const int first =
+        threadIdx.x % 128 / 32 * 2;  // eight of the lane's first row; then comes the next
     if (group_ < 2) {
       const float factor = group_ == 0 ? data_.in.scale : -1;
       ForEachPair(wide_, [&](int, int, float& x, float& y) { x *= factor, y *= factor; });
@@ -165,12 +177,13 @@ class DeltaChannelGradients
       for (int eight = 0; eight + 1 < kEights; ++eight) {
         const bool takes[2] = {first > eight, first + 1 > eight};
         MoveAnchor(takes, eight);
-        AddEight(takes, left_, late_, eight);
+        AddEight(takes, left_, Late(), eight);
         FinishEight();
       }
       ForEachPair(wide_, [&](int i, int c, float& x, float& y) {
         const float2 from = SumAt((first + i) * kEight - 1, c), to = SumAt(row_ + 8 * i, c);
         x *= Exp2(to.x - from.x), y *= Exp2(to.y - from.y);
+        Pause<32>(i, c);
       });
     } else {
       PutScaled(Tiles::kX, Tiles::kQ, [&](int r, int c, Piece<8>& piece) {
@@ -186,22 +199,29 @@ class DeltaChannelGradients
         const bool takes[2] = {first < eight, first + 1 < eight};
         MoveAnchor(takes, eight);
         AddEight(takes, left_, Tiles::kX, eight);
-        AddEight(takes, of_b, early_, eight);
+        AddEight(takes, of_b, Early(), eight);
         FinishEight();
       }
       ForEachPair(wide_, [&](int i, int c, float& x, float& y) {
         const float2 from = SumAt((first + i) * kEight + kEight - 1, c);
         const float2 to = SumAt(row_ + 8 * i, c);
         x *= Exp2(from.x - to.x), y *= Exp2(from.y - to.y);
+        Pause<32>(i, c);
       });
     }
   }
+  // A barrier of the group after kColumns columns: so that no more factors are loaded ahead than
+  // registers hold.
+  template <int kColumns>
+  __device__ void Pause(int i, int column) const {
+    if (i == 1 && (column / 8 + 1) * 8 % kColumns == 0) SynchronizeWarpgroup(group_);
+  }
   // takes: for the lane's first and second rows, whether the eight's pairs are theirs.
   __device__ void MoveAnchor(const bool (&takes)[2], int eight) {
-    if (!takes[0] && !takes[1]) return;
     ForEachPair(wide_, [&](int i, int c, float& x, float& y) {
       const float2 by = *reinterpret_cast<const float2*>(&small_.of_eight[eight][c]);
       if (takes[i]) x *= by.x, y *= by.y;
+      Pause<64>(i, c);
     });
   }
   // wide += those rows of left, the eight's inner indices alone, times x.
@@ -222,20 +242,29 @@ class DeltaChannelGradients
   // Those inside an eight, a thread a channel of one: for dQ where late keys were, for X where the
   // early ones were, for dWrite where the queries were.
   __device__ void PairsInEights() {
-    const auto at = [&](int tile, int r, int c) {
-      return reinterpret_cast<bf16*>(base_ + tile + PanelOffset(kPanel, r, c / 8) + c % 8 * 2);
-    };
-    for (int i = threadIdx.x; i < kEights * kWidth; i += kGradientThreads) {
-      const int eight = i / kWidth, first = eight * kEight, c = i % kWidth;
+#pragma unroll 1
+    for (uint32_t i = Anew(threadIdx.x); i < kEights * kWidth; i += kGradientThreads) {
+      const uint32_t first = i / kWidth * kEight, c = i % kWidth;
+      // Element (first + r, c) of a tile; rows of W and B, columns from first on.
+      const uint32_t in_row = c / 8 % 8 * 16 + c % 8 * 2, rows = first * kPanelRowBytes;
+      const uint32_t panel = rows + c / 64 * Tiles::kPanelBytes;
+      const auto at = [&](int tile, int r) {
+        return reinterpret_cast<bf16*>(base_ + tile + panel + r * kPanelRowBytes +
+                                       (in_row ^ r * 16));
+      };
+      const auto pairs = [&](int tile, int r) {
+        return Load<8>(reinterpret_cast<const bf16*>(base_ + tile + rows + r * kPanelRowBytes +
+                                                     (first * 2 ^ r * 16)));
+      };
+      const float* sums = Sums() + first * kStride + c;
       float k[kEight], step[kEight], write[kEight] = {};
 #pragma unroll
       for (int r = 0; r < kEight; ++r) {
-        const int row = first + r;
-        k[r] = __bfloat162float(*at(Tiles::kK, row, c));
-        step[r] = r == 0 ? 1 : Exp2(sums_[row * kStride + c] - sums_[(row - 1) * kStride + c]);
-        const float q = __bfloat162float(*at(Tiles::kQ, row, c)), beta_k = small_.beta[row] * k[r];
-        const Piece<8> w = Load<8>(at(Tiles::kW, row, first));
-        const Piece<8> b = Load<8>(at(Tiles::kB, row, first));
+        k[r] = __bfloat162float(*at(Tiles::kK, r));
+        step[r] = r == 0 ? 1 : Exp2(sums[r * kStride] - sums[(r - 1) * kStride]);
+        const float q = __bfloat162float(*at(Tiles::kQ, r));
+        const float beta_k = small_.beta[first + r] * k[r];
+        const Piece<8> w = pairs(Tiles::kW, r), b = pairs(Tiles::kB, r);
         float decay = 1, dq = 0, x = 0;
 #pragma unroll
         for (int j = r; j >= 0; --j) {
@@ -245,11 +274,11 @@ class DeltaChannelGradients
           write[j] += of_w * q + of_b * beta_k;
           decay *= step[j];
         }
-        *at(late_, row, c) = __float2bfloat16_rn(dq);
-        *at(early_, row, c) = __float2bfloat16_rn(x);
+        *at(Late(), r) = __float2bfloat16_rn(dq);
+        *at(Early(), r) = __float2bfloat16_rn(x);
       }
 #pragma unroll
-      for (int r = 0; r < kEight; ++r) *at(Tiles::kX, first + r, c) = __float2bfloat16_rn(write[r]);
+      for (int r = 0; r < kEight; ++r) *at(Tiles::kX, r) = __float2bfloat16_rn(write[r]);
     }
   }
 
@@ -263,7 +292,7 @@ class DeltaChannelGradients
       float2 sum = {0, 0};
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float2 of = SumAt(row_ + 8 * i, c), k = GetPair(base_ + Tiles::kK, row_ + 8 * i, c);
+        const float2 of = SumAt(row_ + 8 * i, c), k = GetPair(base_ + Tiles::kK, row_, i, c);
         sum.x += k.x * Exp2(last.x - of.x) * wide_[4 * j + 2 * i];
         sum.y += k.y * Exp2(last.y - of.y) * wide_[4 * j + 2 * i + 1];
       }
@@ -272,6 +301,7 @@ class DeltaChannelGradients
         sum.x += __shfl_xor_sync(~0u, sum.x, lanes);
         sum.y += __shfl_xor_sync(~0u, sum.y, lanes);
       }
+      Pause<32>(1, c);
       if (lane < 4) *reinterpret_cast<float2*>(&small_.at_end[warp][c]) = sum;
     }
   }
@@ -280,7 +310,7 @@ class DeltaChannelGradients
   template <class Fn>
   __device__ void PutScaled(int to, int from, const Fn& fn) {
 #pragma unroll 2
-    for (int i = threadIdx.x % 128; i < kPanel * Tiles::kPieces; i += 128) {
+    for (uint32_t i = Anew(threadIdx.x % 128); i < kPanel * Tiles::kPieces; i += 128) {
       const int r = i / Tiles::kPieces, piece = i % Tiles::kPieces;
       const uint32_t at = PanelOffset(kPanel, r, piece);
       Piece<8> x = Load<8>(reinterpret_cast<const bf16*>(base_ + from + at));
@@ -288,31 +318,30 @@ class DeltaChannelGradients
       Store<8>(reinterpret_cast<bf16*>(base_ + to + at), x);
     }
   }
-  // Times factor exp(G_later - G_earlier), rows that may be -1.
+  // Times factor exp(G_later - G_earlier).
   __device__ void ScaleBetween(Piece<8>& piece, int later, int earlier, int c, float factor) {
-    const Piece<8> to = Load<8>(sums_ + later * kStride + c);
-    Piece<8> from = {};
-    if (earlier >= 0) from = Load<8>(sums_ + earlier * kStride + c);
+    const Piece<8> to = Load<8>(Sums() + later * kStride + c);
+    const Piece<8> from = Load<8>(Sums() + earlier * kStride + c);
 #pragma unroll
     for (int i = 0; i < 8; ++i) piece[i] *= factor * Exp2(to[i] - from[i]);
   }
 
   __device__ void AddTile(int tile) {
     ForEachPair(wide_, [&](int i, int c, float& x, float& y) {
-      const float2 of = GetPair(base_ + tile, row_ + 8 * i, c);
+      const float2 of = GetPair(base_ + tile, row_, i, c);
       x += of.x, y += of.y;
     });
   }
   __device__ void PutDecayGradients(int tile) {
     ForEachPair(wide_, [&](int i, int c, float x, float y) {
-      const float2 of = GetPair(base_ + tile, row_ + 8 * i, c);
-      *reinterpret_cast<float2*>(sums_ + (row_ + 8 * i) * kStride + c) = {of.x * x, of.y * y};
+      const float2 of = GetPair(base_ + tile, row_, i, c);
+      *reinterpret_cast<float2*>(Sums() + (row_ + 8 * i) * kStride + c) = {of.x * x, of.y * y};
     });
   }
   __device__ void AddDecayGradients(float factor) {
     ForEachPair(wide_, [&](int i, int c, float x, float y) {
-      const float2 of = GetPair(base_ + Tiles::kK, row_ + 8 * i, c);
-      float2& to = *reinterpret_cast<float2*>(sums_ + (row_ + 8 * i) * kStride + c);
+      const float2 of = GetPair(base_ + Tiles::kK, row_, i, c);
+      float2& to = *reinterpret_cast<float2*>(Sums() + (row_ + 8 * i) * kStride + c);
       to.x += factor * of.x * x, to.y += factor * of.y * y;
     });
   }
@@ -325,31 +354,32 @@ class DeltaChannelGradients
                small_.e_v[threadIdx.x] + small_.x_k[threadIdx.x], data_.dbeta_NG.add);
     }
     if (data_.dg_NGK.to == nullptr) return;
-    for (int i = threadIdx.x; i < kEights * kWidth; i += kGradientThreads) {
+#pragma unroll 1
+    for (uint32_t i = Anew(threadIdx.x); i < kEights * kWidth; i += kGradientThreads) {
       const int first = i / kWidth * kEight, c = i % kWidth;
       if (c >= n_.k) continue;
       float sum = small_.whole[c] * small_.crossing[c];
 #pragma unroll
       for (int warp = 0; warp < 4; ++warp) sum += small_.at_end[warp][c];
 #pragma unroll 8
-      for (int r = kPanel - 1; r >= first + kEight; --r) sum += sums_[r * kStride + c];
+      for (int r = kPanel - 1; r >= first + kEight; --r) sum += Sums()[r * kStride + c];
 #pragma unroll
       for (int r = first + kEight - 1; r >= first; --r) {
-        sum += sums_[r * kStride + c];
+        sum += Sums()[r * kStride + c];
         if (r >= unit.rows) continue;
         PutOrAdd(data_.dg_NGK.to, (row + int64_t{r} * n_.heads) * n_.k + c, sum, data_.dg_NGK.add);
       }
     }
   }
 
-  float* sums_ = nullptr;
-  int late_ = 0, early_ = 0;
+  int at_ = 0;
   uint32_t left_[4][4];
 };
 
 template <int kWidth>
 __global__ void __launch_bounds__(kGradientThreads, 1)
-    DeltaChannelGradientsKernel(const __grid_constant__ DeltaGradients<bf16> data, int items) {
+    DeltaChannelGradientsOfWarpgroups(const __grid_constant__ DeltaGradients<bf16> data,
+                                      int items) {
   DeltaChannelGradients<kWidth>(data, items).Run();
 }
 

@@ -31,8 +31,7 @@ struct GradientTiles {
 
 // A chunk's value head; the heads of a key head come one after the other, in one block.
 struct GradientUnit {
-  int item;  // chunk key_heads + key head; beyond the last: no more
-  int chunk, key_head, member, head, token, rows;
+  int chunk, key_head, head, token, rows;  // no rows: there are no more units
 };
 
 template <int kWidth>
@@ -46,10 +45,12 @@ class GradientStream {
 
   __device__ GradientUnit First() const { return Existing(blockIdx.x); }
   __device__ GradientUnit After(GradientUnit unit) const {
-    if (++unit.member < data_.group) return ++unit.head, unit;
-    return Existing(unit.item + gridDim.x);
+    if (++unit.head < (unit.key_head + 1) * data_.group) return unit;
+    return Existing(unit.chunk * n_.key_heads + unit.key_head + gridDim.x);
   }
-  __device__ bool There(const GradientUnit& unit) const { return unit.item < items_; }
+  __device__ bool IsFirst(const GradientUnit& unit) const {
+    return unit.head == unit.key_head * data_.group;
+  }
   // Of arrays a chunk and head.
   __device__ int64_t ChunkHead(const GradientUnit& unit) const {
     return int64_t{unit.chunk} * n_.heads + unit.head;
@@ -118,8 +119,7 @@ class GradientStream {
   __device__ void FetchDecays(const GradientUnit& unit) const {
     constexpr int kPieces = kWidth / 4;
     static_assert(kPanel * kWidth * 4 <= Tiles::kSmall - Tiles::kW);
-#pragma unroll
-    for (int i = threadIdx.x; i < kPanel * kPieces; i += kGradientThreads) {
+    for (uint32_t i = Anew(threadIdx.x); i < kPanel * kPieces; i += kGradientThreads) {
       const int r = i / kPieces, column = i % kPieces * 4;
       const int64_t from = (Row(unit) + int64_t{r} * n_.heads) * n_.k + column;
       CopyAsync16(shared_ + Tiles::kW + i * 16, data_.in.g_NGK + from,
@@ -128,20 +128,25 @@ class GradientStream {
   }
 
  private:
+  // From chunk key_heads + key head on.
   __device__ GradientUnit Existing(int item) const {
     for (; item < items_; item += gridDim.x) {
       const int chunk = item / n_.key_heads, key_head = item % n_.key_heads;
       const ChunkPlace place = PlaceOf(n_.chunks, chunk);
       if (place.rows == 0) continue;
-      return {item, chunk, key_head, 0, key_head * data_.group, place.token, place.rows};
+      return {chunk, key_head, key_head * data_.group, place.token, place.rows};
     }
-    return {item};
+    return {};
   }
 
   __device__ void FetchRows(const GradientUnit& unit, uint32_t to) const {
     const bf16* inverse = data_.inverse + ChunkHead(unit) * kPanel * kPanel;
-    for (int i = threadIdx.x; i < kPanel * 8; i += kGradientThreads) {
-      CopyAsync16(to + Tiles::kInverse + PanelOffset(kPanel, i / 8, i % 8), inverse + i * 8, true);
+    const uint32_t piece = threadIdx.x % 8, first = threadIdx.x / 8;
+    const uint32_t at = to + Tiles::kInverse + PanelOffset(kPanel, first, piece);
+#pragma unroll
+    for (uint32_t r = 0; r < kPanel; r += kGradientThreads / 8) {
+      if (first + r >= kPanel) break;
+      CopyAsync16(at + r * kPanelRowBytes, inverse + (first + r) * kPanel + piece * 8, true);
     }
     if (threadIdx.x >= 2 * kPanel) return;
     const int r = threadIdx.x % kPanel;

@@ -33,15 +33,15 @@ class DeltaGradientSums {
 
  protected:
   // All units of the block: begin(stage's place) by the first two groups beside a unit's first
-  // products, finish(unit, place of its last stage) once its sums are there. With decays per channel
-  // that stage is free until finish ends.
+  // products, finish(unit, place of its last stage) once its sums are there. With decays per
+  // channel that stage is free until finish ends.
   template <class Begin, class Finish>
   __device__ void ForEachUnit(const Begin& begin, const Finish& finish) {
     const int slices = PanelsOf(n_.v);
     GradientUnit next = stream_.First();
     int next_slice = 0;
     const auto fetch = [&](int stage) {
-      if (stream_.There(next)) {
+      if (next.rows > 0) {
         stream_.FetchSlice(next, next_slice, stage);
         if (++next_slice == slices) next = stream_.After(next), next_slice = 0;
       }
@@ -50,7 +50,7 @@ class DeltaGradientSums {
     fetch(0);
     fetch(1);
     int stage = 0;
-    for (GradientUnit unit = stream_.First(); stream_.There(unit); unit = stream_.After(unit)) {
+    for (GradientUnit unit = stream_.First(); unit.rows > 0; unit = stream_.After(unit)) {
       stream_.FetchKeys(unit);
       if constexpr (kChannels) stream_.FetchDecays(unit);
       CommitCopies();
@@ -102,8 +102,8 @@ class DeltaGradientSums {
   }
   // square and wide become T^T times what they are.
   __device__ void MultiplyInverse() {
-    PutRows(base_ + Tiles::kX, wide_);
-    PutRows(base_ + Tiles::kB, square_);
+    PutRows(base_ + Tiles::kX, row_, wide_);
+    PutRows(base_ + Tiles::kB, row_, square_);
     PublishShared();
     SynchronizeWarpgroup(group_);
     BeginProducts();
@@ -121,7 +121,7 @@ class DeltaGradientSums {
   // sum += wide's rows times those of queries or keys: the thread's share.
   __device__ void AddKeys(float (&sum)[2], int x) {
     ForEachPair(wide_, [&](int i, int c, float a, float b) {
-      const float2 of = GetPair(base_ + x, row_ + 8 * i, c);
+      const float2 of = GetPair(base_ + x, row_, i, c);
       sum[i] += a * of.x + b * of.y;
     });
   }
@@ -135,7 +135,7 @@ class DeltaGradientSums {
     if (grad.to == nullptr) return;
     StoreRows<Tiles::kPieces>(base_ + tile, grad.to + stream_.KeyRow(unit) * n_.k,
                               int64_t{n_.key_heads} * n_.k, unit.rows, n_.k,
-                              grad.add || unit.member > 0);
+                              grad.add || !stream_.IsFirst(unit));
   }
 
   static constexpr int kCrossings = kChannels ? (kWidth + 47) / 48 : 1;
@@ -145,7 +145,8 @@ class DeltaGradientSums {
   unsigned char* base_;  // the same place
   Small& small_;
   const GradientStream<kWidth> stream_;
-  const int group_, row_;
+  const int group_;
+  uint32_t row_;  // the lane's first
   float wide_[kWidth / 2], square_[32];
   uint32_t inverse_[4][4];
   float beta_[2], e_v_[2] = {};
@@ -155,7 +156,7 @@ class DeltaGradientSums {
   __device__ void BeginUnit(int stage) {
     const int at = stage * Tiles::kStageBytes;
     const float* beta = reinterpret_cast<const float*>(base_ + at + Tiles::kBeta);
-    if (group_ > 0) LoadTransposed(inverse_, shared_ + at + Tiles::kInverse);
+    LoadTransposed(inverse_, shared_ + at + Tiles::kInverse);
 #pragma unroll
     for (int i = 0; i < 2; ++i) beta_[i] = beta[row_ + 8 * i];
     Clear(crossing_);
@@ -221,9 +222,9 @@ class DeltaGradientSums {
   // dV, with E there, by way of V's tile; <E, v>.
   __device__ void StoreValues(const GradientUnit& unit, int slice, unsigned char* tile) {
     ForEachPair(square_, [&](int i, int c, float x, float y) {
-      const float2 v = GetPair(tile, row_ + 8 * i, c);
+      const float2 v = GetPair(tile, row_, i, c);
       e_v_[i] += x * v.x + y * v.y;
-      *PairAt(tile, row_ + 8 * i, c) = Pack(beta_[i] * x, beta_[i] * y);
+      *PairAt(tile, row_, i, c) = Pack(beta_[i] * x, beta_[i] * y);
     });
     if (data_.dv_NGV.to == nullptr) return;
     __syncwarp();

@@ -67,7 +67,7 @@ class DeltaRowGradients : public DeltaGradientSums<kWidth, false, RowDecayGradie
     if (group_ == 0) {
       MaskPairs(data_.in.scale, 0);
       PackRows(square_, left);
-      PutRows(base_ + Tiles::kW, left);
+      PutRows(base_ + Tiles::kW, row_, left);
       PublishShared();
       ScaleRows(data_.in.scale, small_.from_start);
       MultiplyRows(left, Tiles::kK);
@@ -76,7 +76,7 @@ class DeltaRowGradients : public DeltaGradientSums<kWidth, false, RowDecayGradie
       MaskPairs(-1, 1);
       PackRows(square_, left);
       ForEachPair(square_, [&](int i, int, float& x, float& y) { x *= beta_[i], y *= beta_[i]; });
-      PutRows(base_ + Tiles::kB, square_);
+      PutRows(base_ + Tiles::kB, row_, square_);
       PublishShared();
       ScaleRows(-1, small_.from_start);
       MultiplyRows(left, Tiles::kK);
@@ -104,7 +104,7 @@ class DeltaRowGradients : public DeltaGradientSums<kWidth, false, RowDecayGradie
     PutRowSums(sum, group_ == 0 ? small_.q_dq : group_ == 1 ? small_.x_k : small_.k_write);
     if (group_ == 1) {
       ForEachPair(wide_, [&](int i, int, float& x, float& y) { x *= beta_[i], y *= beta_[i]; });
-      PutRows(base_ + Tiles::kX, wide_);
+      PutRows(base_ + Tiles::kX, row_, wide_);
       if (threadIdx.x % 4 == 0) small_.beta[row_] = beta_[0], small_.beta[row_ + 8] = beta_[1];
     }
   }
@@ -117,11 +117,11 @@ class DeltaRowGradients : public DeltaGradientSums<kWidth, false, RowDecayGradie
     unsigned char* tile = base_ + (group_ == 0 ? Tiles::kQ : Tiles::kX);
     if (group_ == 2) {
       ForEachPair(wide_, [&](int i, int c, float& x, float& y) {
-        const float2 of_x = GetPair(tile, row_ + 8 * i, c);
+        const float2 of_x = GetPair(tile, row_, i, c);
         x += of_x.x, y += of_x.y;
       });
     }
-    PutRows(tile, wide_);
+    PutRows(tile, row_, wide_);
     StoreKeys(unit, group_ == 0 ? data_.dq_NHK : data_.dk_NHK, group_ == 0 ? Tiles::kQ : Tiles::kX);
   }
 
@@ -180,7 +180,7 @@ class DeltaRowGradients : public DeltaGradientSums<kWidth, false, RowDecayGradie
 
 template <int kWidth>
 __global__ void __launch_bounds__(kGradientThreads, 1)
-    DeltaRowGradientsKernel(const __grid_constant__ DeltaGradients<bf16> data, int items) {
+    DeltaRowGradientsOfWarpgroups(const __grid_constant__ DeltaGradients<bf16> data, int items) {
   DeltaRowGradients<kWidth>(data, items).Run();
 }
 

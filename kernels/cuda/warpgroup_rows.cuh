@@ -12,6 +12,12 @@ namespace lt2::cuda {
 
 __device__ inline int RowOfGroup() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4; }
 
+// x itself, but what follows from it is computed anew: so that long loops hold no registers for it.
+__device__ inline uint32_t Anew(uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // fn(i, column, x, y): x in row RowOfGroup() + 8 i and that column, y its right neighbour.
 template <int n, class Fn>
 __device__ inline void ForEachPair(float (&c)[n], const Fn& fn) {
@@ -27,32 +33,29 @@ __device__ inline void PackRows(const float (&c)[n], uint32_t (&a)[n / 8][4]) {
   for (int i = 0; i < n / 2; ++i) a[i / 4][i % 4] = Pack(c[2 * i], c[2 * i + 1]);
 }
 
-// Of a tile of 64 rows: the pair at (row, column).
-__device__ inline uint32_t* PairAt(unsigned char* tile, int row, int column) {
-  return reinterpret_cast<uint32_t*>(tile + PanelOffset(64, row, column / 8) + column % 8 * 2);
+// Of a tile of 64 rows: the pair in row `row` + 8 i and that column.
+__device__ inline uint32_t* PairAt(unsigned char* tile, uint32_t row, int i, uint32_t column) {
+  const uint32_t first = row * kPanelRowBytes + row % 8 * 16 + column % 8 * 2;
+  const uint32_t at = (column / 64 * 64 + 8 * i) * kPanelRowBytes;
+  return reinterpret_cast<uint32_t*>(tile + at + (first ^ column / 8 % 8 * 16));
 }
-__device__ inline float2 GetPair(unsigned char* tile, int row, int column) {
-  const uint32_t two = *PairAt(tile, row, column);
+__device__ inline float2 GetPair(unsigned char* tile, uint32_t row, int i, uint32_t column) {
+  const uint32_t two = *PairAt(tile, row, i, column);
   return make_float2(LowerHalf(two), UpperHalf(two));
 }
-// What PackRows gave; or sums themselves.
+// What PackRows gave, or sums themselves; row: RowOfGroup().
 template <int n>
-__device__ inline void PutRows(unsigned char* tile, const uint32_t (&a)[n][4]) {
-  const uint32_t first = PanelOffset(64, RowOfGroup(), 0) + threadIdx.x % 4 * 4;
+__device__ inline void PutRows(unsigned char* tile, uint32_t row, const uint32_t (&a)[n][4]) {
+  const uint32_t column = threadIdx.x % 4 * 2;
 #pragma unroll
-  for (int i = 0; i < 4 * n; ++i) {
-    const int piece = i / 2, at = (piece / 8 * 64 + i % 2 * 8) * kPanelRowBytes;
-    *reinterpret_cast<uint32_t*>(tile + at + (first ^ piece % 8 * 16)) = a[i / 4][i % 4];
-  }
+  for (int i = 0; i < 4 * n; ++i) *PairAt(tile, row, i % 2, column + i / 2 * 8) = a[i / 4][i % 4];
 }
 template <int n>
-__device__ inline void PutRows(unsigned char* tile, const float (&c)[n]) {
-  const uint32_t first = PanelOffset(64, RowOfGroup(), 0) + threadIdx.x % 4 * 4;
+__device__ inline void PutRows(unsigned char* tile, uint32_t row, const float (&c)[n]) {
+  const uint32_t column = threadIdx.x % 4 * 2;
 #pragma unroll
   for (int i = 0; i < n / 2; ++i) {
-    const int piece = i / 2, at = (piece / 8 * 64 + i % 2 * 8) * kPanelRowBytes;
-    *reinterpret_cast<uint32_t*>(tile + at + (first ^ piece % 8 * 16)) =
-        Pack(c[2 * i], c[2 * i + 1]);
+    *PairAt(tile, row, i % 2, column + i / 2 * 8) = Pack(c[2 * i], c[2 * i + 1]);
   }
 }
 
@@ -77,10 +80,11 @@ __device__ inline float SumOfRow(float x) {
 template <int kPieces>
 __device__ inline void StoreRows(const unsigned char* tile, bf16* to, int64_t stride, int rows,
                                  int columns, bool add) {
-  const int lane = threadIdx.x % 32, first = threadIdx.x % 128 / 32 * 16;
+  const uint32_t thread = Anew(threadIdx.x);
 #pragma unroll
-  for (int i = lane; i < 16 * kPieces; i += 32) {
-    const int row = first + i / kPieces, piece = i % kPieces;
+  for (int n = 0; n < 16 * kPieces; n += 32) {
+    const uint32_t i = n + thread % 32;
+    const int row = thread % 128 / 32 * 16 + i / kPieces, piece = i % kPieces;
     if (row >= rows || piece * 8 >= columns) continue;
     const unsigned char* from = tile + PanelOffset(64, row, piece);
     bf16* at = to + row * stride + piece * 8;
