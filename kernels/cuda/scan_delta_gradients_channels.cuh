@@ -348,8 +348,9 @@ class DeltaChannelGradients
 
   // dg_r: the sum of dG over r and later rows; dbeta.
   __device__ void StoreRowGradients(const GradientUnit& unit) {
-    const int64_t row = stream_.Row(unit);
-    if (threadIdx.x < unit.rows && data_.dbeta_NG.to != nullptr) {
+    const ChunkPlace place = stream_.Place(unit);
+    const int64_t row = stream_.Row(unit, place);
+    if (threadIdx.x < place.rows && data_.dbeta_NG.to != nullptr) {
       PutOrAdd(data_.dbeta_NG.to, row + int64_t{threadIdx.x} * n_.heads,
                small_.e_v[threadIdx.x] + small_.x_k[threadIdx.x], data_.dbeta_NG.add);
     }
@@ -366,7 +367,7 @@ class DeltaChannelGradients
 #pragma unroll
       for (int r = first + kEight - 1; r >= first; --r) {
         sum += Sums()[r * kStride + c];
-        if (r >= unit.rows) continue;
+        if (r >= place.rows) continue;
         PutOrAdd(data_.dg_NGK.to, (row + int64_t{r} * n_.heads) * n_.k + c, sum, data_.dg_NGK.add);
       }
     }

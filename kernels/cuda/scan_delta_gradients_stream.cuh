@@ -31,7 +31,7 @@ struct GradientTiles {
 
 // A chunk's value head; the heads of a key head come one after the other, in one block.
 struct GradientUnit {
-  int chunk, key_head, head, token, rows;  // no rows: there are no more units
+  int chunk, key_head, head;  // chunk -1: there are no more units
 };
 
 template <int kWidth>
@@ -55,17 +55,22 @@ class GradientStream {
   __device__ int64_t ChunkHead(const GradientUnit& unit) const {
     return int64_t{unit.chunk} * n_.heads + unit.head;
   }
-  // Of the chunk's first row, in arrays a token and head, or key head.
-  __device__ int64_t Row(const GradientUnit& unit) const {
-    return int64_t{unit.token} * n_.heads + unit.head;
+  // Read anew wherever it is needed: registers are scarce.
+  __device__ ChunkPlace Place(const GradientUnit& unit) const {
+    return PlaceOf(n_.chunks, unit.chunk);
   }
-  __device__ int64_t KeyRow(const GradientUnit& unit) const {
-    return int64_t{unit.token} * n_.key_heads + unit.key_head;
+  // Of the chunk's first row, in arrays a token and head, or key head.
+  __device__ int64_t Row(const GradientUnit& unit, const ChunkPlace& place) const {
+    return int64_t{place.token} * n_.heads + unit.head;
+  }
+  __device__ int64_t KeyRow(const GradientUnit& unit, const ChunkPlace& place) const {
+    return int64_t{place.token} * n_.key_heads + unit.key_head;
   }
 
   // Value columns [64 slice, 64 slice + 64) of a unit into a stage, without waiting.
   __device__ void FetchSlice(const GradientUnit& unit, int slice, int stage) const {
     constexpr int kStep = kGradientThreads / 8;
+    const ChunkPlace place = Place(unit);
     const uint32_t to = shared_ + stage * Tiles::kStageBytes;
     const int piece = threadIdx.x % 8, first = threadIdx.x / 8;
     const int begin = slice * kPanel + piece * 8;
@@ -74,8 +79,8 @@ class GradientStream {
 #pragma unroll
     for (int r = 0; r < kPanel; r += kStep) {
       if (first + r >= kPanel) break;
-      const int64_t from = (Row(unit) + int64_t{first + r} * n_.heads) * n_.v + begin;
-      const bool valid = inside && first + r < unit.rows;
+      const int64_t from = (Row(unit, place) + int64_t{first + r} * n_.heads) * n_.v + begin;
+      const bool valid = inside && first + r < place.rows;
       const uint32_t row = at + r * kPanelRowBytes;
       CopyAsync16(row + Tiles::kDo, data_.do_NGV + from, valid && data_.do_NGV != nullptr);
       CopyAsync16(row + Tiles::kU, data_.u_NGV + from, valid);
@@ -91,23 +96,25 @@ class GradientStream {
       CopyAsync16(row + Tiles::kState, data_.states_CGKV + from, valid);
       CopyAsync16(row + Tiles::kDstate, data_.dstates_CGKV + from, valid);
     }
-    if (slice == 0) FetchRows(unit, to);
+    if (slice == 0) FetchRows(unit, place, to);
   }
 
   // Its queries and keys, likewise.
   __device__ void FetchKeys(const GradientUnit& unit) const {
     constexpr int kStep = kGradientThreads / 8;
+    const ChunkPlace place = Place(unit);
     const int piece = threadIdx.x % 8, first = threadIdx.x / 8;
     const uint32_t at = shared_ + PanelOffset(kPanel, first, piece);
 #pragma unroll
     for (int r = 0; r < kPanel; r += kStep) {
       if (first + r >= kPanel) break;
-      const int64_t from = (KeyRow(unit) + int64_t{first + r} * n_.key_heads) * n_.k + piece * 8;
+      const int64_t from =
+          (KeyRow(unit, place) + int64_t{first + r} * n_.key_heads) * n_.k + piece * 8;
 #pragma unroll
       for (int panel = 0; panel < Tiles::kPanels; ++panel) {
         const int column = panel * kPanel + piece * 8;
         if (column >= kWidth) break;
-        const bool valid = first + r < unit.rows && column < n_.k;
+        const bool valid = first + r < place.rows && column < n_.k;
         const uint32_t to = at + r * kPanelRowBytes + panel * Tiles::kPanelBytes;
         CopyAsync16(to + Tiles::kQ, data_.in.q_NHK + from + panel * kPanel, valid);
         CopyAsync16(to + Tiles::kK, data_.in.k_NHK + from + panel * kPanel, valid);
@@ -118,12 +125,13 @@ class GradientStream {
   // The log-decays of its key channels [64, kWidth], where the pairs' weights will be.
   __device__ void FetchDecays(const GradientUnit& unit) const {
     constexpr int kPieces = kWidth / 4;
+    const ChunkPlace place = Place(unit);
     static_assert(kPanel * kWidth * 4 <= Tiles::kSmall - Tiles::kW);
     for (uint32_t i = Anew(threadIdx.x); i < kPanel * kPieces; i += kGradientThreads) {
       const int r = i / kPieces, column = i % kPieces * 4;
-      const int64_t from = (Row(unit) + int64_t{r} * n_.heads) * n_.k + column;
+      const int64_t from = (Row(unit, place) + int64_t{r} * n_.heads) * n_.k + column;
       CopyAsync16(shared_ + Tiles::kW + i * 16, data_.in.g_NGK + from,
-                  r < unit.rows && column < n_.k);
+                  r < place.rows && column < n_.k);
     }
   }
 
@@ -132,14 +140,13 @@ class GradientStream {
   __device__ GradientUnit Existing(int item) const {
     for (; item < items_; item += gridDim.x) {
       const int chunk = item / n_.key_heads, key_head = item % n_.key_heads;
-      const ChunkPlace place = PlaceOf(n_.chunks, chunk);
-      if (place.rows == 0) continue;
-      return {chunk, key_head, key_head * data_.group, place.token, place.rows};
+      if (PlaceOf(n_.chunks, chunk).rows == 0) continue;
+      return {chunk, key_head, key_head * data_.group};
     }
-    return {};
+    return {-1};
   }
 
-  __device__ void FetchRows(const GradientUnit& unit, uint32_t to) const {
+  __device__ void FetchRows(const GradientUnit& unit, const ChunkPlace& place, uint32_t to) const {
     const bf16* inverse = data_.inverse + ChunkHead(unit) * kPanel * kPanel;
     const uint32_t piece = threadIdx.x % 8, first = threadIdx.x / 8;
     const uint32_t at = to + Tiles::kInverse + PanelOffset(kPanel, first, piece);
@@ -151,9 +158,9 @@ class GradientStream {
     if (threadIdx.x >= 2 * kPanel) return;
     const int r = threadIdx.x % kPanel;
     const float* from = threadIdx.x < kPanel ? data_.in.g_NG : data_.in.beta_NG;
-    const bool valid = r < unit.rows && from != nullptr;
-    CopyAsync4(to + Tiles::kDecays + threadIdx.x * 4, from + Row(unit) + int64_t{r} * n_.heads,
-               valid);
+    const bool valid = r < place.rows && from != nullptr;
+    CopyAsync4(to + Tiles::kDecays + threadIdx.x * 4,
+               from + Row(unit, place) + int64_t{r} * n_.heads, valid);
   }
 
   const DeltaGradients<bf16>& data_;

@@ -41,7 +41,7 @@ class DeltaGradientSums {
     GradientUnit next = stream_.First();
     int next_slice = 0;
     const auto fetch = [&](int stage) {
-      if (next.rows > 0) {
+      if (next.chunk >= 0) {
         stream_.FetchSlice(next, next_slice, stage);
         if (++next_slice == slices) next = stream_.After(next), next_slice = 0;
       }
@@ -50,7 +50,7 @@ class DeltaGradientSums {
     fetch(0);
     fetch(1);
     int stage = 0;
-    for (GradientUnit unit = stream_.First(); unit.rows > 0; unit = stream_.After(unit)) {
+    for (GradientUnit unit = stream_.First(); unit.chunk >= 0; unit = stream_.After(unit)) {
       stream_.FetchKeys(unit);
       if constexpr (kChannels) stream_.FetchDecays(unit);
       CommitCopies();
@@ -133,8 +133,9 @@ class DeltaGradientSums {
   __device__ void StoreKeys(const GradientUnit& unit, const Gradient<bf16>& grad, int tile) {
     __syncwarp();
     if (grad.to == nullptr) return;
-    StoreRows<Tiles::kPieces>(base_ + tile, grad.to + stream_.KeyRow(unit) * n_.k,
-                              int64_t{n_.key_heads} * n_.k, unit.rows, n_.k,
+    const ChunkPlace place = stream_.Place(unit);
+    StoreRows<Tiles::kPieces>(base_ + tile, grad.to + stream_.KeyRow(unit, place) * n_.k,
+                              int64_t{n_.key_heads} * n_.k, place.rows, n_.k,
                               grad.add || !stream_.IsFirst(unit));
   }
 
@@ -227,9 +228,10 @@ class DeltaGradientSums {
       *PairAt(tile, row_, i, c) = Pack(beta_[i] * x, beta_[i] * y);
     });
     if (data_.dv_NGV.to == nullptr) return;
+    const ChunkPlace place = stream_.Place(unit);
     __syncwarp();
-    StoreRows<8>(tile, data_.dv_NGV.to + stream_.Row(unit) * n_.v + slice * kPanel,
-                 int64_t{n_.heads} * n_.v, unit.rows, n_.v - slice * kPanel, data_.dv_NGV.add);
+    StoreRows<8>(tile, data_.dv_NGV.to + stream_.Row(unit, place) * n_.v + slice * kPanel,
+                 int64_t{n_.heads} * n_.v, place.rows, n_.v - slice * kPanel, data_.dv_NGV.add);
   }
 };
 

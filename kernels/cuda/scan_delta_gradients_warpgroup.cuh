@@ -127,6 +127,7 @@ class DeltaRowGradients : public DeltaGradientSums<kWidth, false, RowDecayGradie
 
   // By one warp, two rows a lane.
   __device__ void StoreRowGradients(const GradientUnit& unit) {
+    const ChunkPlace place = stream_.Place(unit);
     const int lane = threadIdx.x % 32;
     double later[2];
     double at_end = 0, crossing = 0;
@@ -137,8 +138,8 @@ class DeltaRowGradients : public DeltaGradientSums<kWidth, false, RowDecayGradie
       const int r = 2 * lane + i;
       later[i] = double{small_.q_dq[r]} + double{small_.beta[r] * small_.x_k[r]} -
                  double{small_.k_write[r]};
-      if (r < unit.rows && data_.dbeta_NG.to != nullptr) {
-        PutOrAdd(data_.dbeta_NG.to, stream_.Row(unit) + int64_t{r} * n_.heads,
+      if (r < place.rows && data_.dbeta_NG.to != nullptr) {
+        PutOrAdd(data_.dbeta_NG.to, stream_.Row(unit, place) + int64_t{r} * n_.heads,
                  small_.e_v[r] + small_.x_k[r], data_.dbeta_NG.add);
       }
     }
@@ -156,9 +157,9 @@ class DeltaRowGradients : public DeltaGradientSums<kWidth, false, RowDecayGradie
     for (int i = 1; i >= 0; --i) {
       const int r = 2 * lane + i;
       after += later[i];
-      if (r >= unit.rows) continue;
-      PutOrAdd(data_.dg_NG.to, stream_.Row(unit) + int64_t{r} * n_.heads, static_cast<float>(after),
-               data_.dg_NG.add);
+      if (r >= place.rows) continue;
+      PutOrAdd(data_.dg_NG.to, stream_.Row(unit, place) + int64_t{r} * n_.heads,
+               static_cast<float>(after), data_.dg_NG.add);
     }
   }
 
