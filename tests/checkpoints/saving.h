@@ -32,8 +32,9 @@ inline CheckpointInfo SampleInfo(int64_t step) {
 }
 
 // Saves the sample state of `seed` from `ranks` ranks, randomly cut; the result of rank 0.
-inline absl::StatusOr<SavedCheckpoint> SaveSample(const std::string& root, int64_t step, uint64_t seed,
-                                        int ranks, WriterOptions options = {}, int64_t scale = 1) {
+inline absl::StatusOr<SavedCheckpoint> SaveSample(const std::string& root, int64_t step,
+                                                  uint64_t seed, int ranks,
+                                                  WriterOptions options = {}, int64_t scale = 1) {
   Dice dice(seed * 7919 + step);
   const auto pieces = RandomPieces(SampleTensors(scale), ranks, seed, dice);
   std::vector<absl::StatusOr<SavedCheckpoint>> results(ranks, absl::UnknownError("not run"));
