@@ -38,7 +38,8 @@ __device__ inline void Prepare(const Preparation& wanted) {
 }
 
 // stats_HN = (unit · lse, δ = do · o), heads `stride` tokens apart; `twice`: behind them again, a
-// token later. A row takes `lanes` lanes, 8 elements each at a time.
+// token later, and zero where the first copy is short of the second. A row takes `lanes` lanes, 8
+// elements each at a time.
 template <class T>
 __global__ void __launch_bounds__(256)
     QueryStats(int64_t tokens, int H, int64_t E, int lanes, bool eights, float unit,
@@ -63,7 +64,10 @@ __global__ void __launch_bounds__(256)
   if (there && threadIdx.x % lanes == 0) {
     const float2 stats = {unit * lse_NH[ih], delta};
     stats_HN[ih % H * stride + ih / H] = stats;
-    if (twice) stats_HN[(H + ih % H) * stride + ih / H + 1] = stats;
+    if (twice) {
+      stats_HN[(H + ih % H) * stride + ih / H + 1] = stats;
+      if (ih / H == tokens - 1) stats_HN[ih % H * stride + tokens] = {0, 0};
+    }
   }
 }
 

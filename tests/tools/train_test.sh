@@ -9,7 +9,7 @@ what=$2
 device=${3:-cpu}
 # Steps of a run, and how far losses of another mesh may differ: a GPU makes many in a short time.
 steps=30 tolerance=1e-5
-if [ "$device" = cuda ]; then steps=200 tolerance=2e-4; fi
+if [ "$device" = cuda ]; then steps=600 tolerance=2e-4; fi
 folder=$(mktemp -d)
 mounted=
 export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_rmaps_base_oversubscribe=1
