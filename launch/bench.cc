@@ -15,6 +15,7 @@
 #include "kernels/gemm.h"
 #include "kernels/init.h"
 #include "launch/bench_target.h"
+#include "launch/device_peak.h"
 #include "launch/environment.h"
 #include "launch/memory_plan.h"
 
@@ -243,6 +244,7 @@ absl::StatusOr<StepTiming> BenchStep(const RunConfig& config, Device device, int
   timing.step_s = Median(seconds);
   timing.tokens_per_s = tokens / timing.step_s;
   timing.model_tflops = timing.tokens_per_s * plan.model_flops_per_token / 1e12;
+  timing.mfu = Mfu(device, options.dtype, timing.model_tflops * 1e12 / world.size());
   timing.gemm_share = timing.model_tflops * 1e12 / world.size() / limits.gemm_flops;
   timing.peak_bytes = memory.stats().peak - before;
   timing.growths = memory.stats().growths - growths;

@@ -1,6 +1,7 @@
 // Timings: medians of repeated runs beside the machine's own limits, measured in the same process.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ absl::StatusOr<std::vector<OpTiming>> BenchOps(const std::vector<std::string>& o
 struct StepTiming {
   double step_s = 0;                          // median
   double tokens_per_s = 0, model_tflops = 0;  // of all ranks
+  std::optional<double> mfu;                  // none on a device whose peak is not known
   double gemm_share = 0;  // model FLOPs over what the measured GEMM rate would do (one rank)
   int64_t parameters = 0, peak_bytes = 0, planned_bytes = 0;
   int64_t growths = 0;  // requests for memory after the first step: 0

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <thread>
 
 #include "absl/strings/str_format.h"
@@ -14,6 +13,7 @@
 #include "core/strings.h"
 #include "core/trace.h"
 #include "data/prefetch.h"
+#include "launch/device_peak.h"
 #include "launch/environment.h"
 #include "launch/memory_advice.h"
 #include "launch/progress.h"
@@ -28,8 +28,6 @@
 
 namespace lt2 {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // What any rank may ask for at the end of a step; travels with the step's one exchange.
 enum Wish { kStopSignal, kStopFile, kSave, kStillWriting, kWishes };
@@ -82,7 +80,7 @@ class Trainer {
   StepClock clock_;
   double saved_at_ = 0;      // monotonic seconds
   int64_t saved_step_ = -1;  // last step of which a checkpoint was begun
-  TrainResult result_{.loss = kNaN, .valid_loss = kNaN};
+  TrainResult result_{.loss = std::nan(""), .valid_loss = std::nan("")};
 };
 
 int64_t SamplesPerStep(const RunConfig& config) {
@@ -266,13 +264,14 @@ StepReport Trainer::OneStep(Batch& batch, bool diagnose, StepMetrics& metrics) {
   metrics.tokens = state_.tokens;
   metrics.epoch = static_cast<double>(state_.samples) / static_cast<double>(windows);
   metrics.loss = report.sums[0] / report.counted_tokens;
-  if (!std::isfinite(metrics.loss)) metrics.loss = kNaN;
+  if (!std::isfinite(metrics.loss)) metrics.loss = std::nan("");
   metrics.grad_norm = report.grad_norm;
   metrics.step_s = MonotonicSeconds() - begun;
   metrics.data_wait_s = prefetcher_->wait_seconds() - waited;
   metrics.tokens_per_s = static_cast<double>(tokens) / metrics.step_s;
   metrics.tokens_per_s_per_gpu = metrics.tokens_per_s / world_.size();
   metrics.model_tflops_per_gpu = metrics.tokens_per_s_per_gpu * plan_.model_flops_per_token / 1e12;
+  metrics.mfu = Mfu(options_.device, step_->options().dtype, 1e12 * metrics.model_tflops_per_gpu);
   metrics.peak_bytes = CachingAllocator::Of(options_.device).stats().peak;
   if (diagnose) metrics.more = ToJson(diagnostics_, diagnosed);
   // Of the objective's units: a sum over layers and loops, per counted token.

@@ -81,19 +81,26 @@ absl::Status RunBenchStep(const BenchFlags& flags, VerbOutput& output) {
   if (!output.json && world->rank() == 0) {
     std::cout << absl::StrFormat(
                      "%.2f M parameters, %d tokens a step, %d ranks: %.1f ms, %.0f tokens/s, "
-                     "%.4f model TFLOP/s (%.0f %% of the measured GEMM rate), peak %.1f MiB "
+                     "%.4f model TFLOP/s%s (%.0f %% of the measured GEMM rate), peak %.1f MiB "
                      "(planned %.1f)",
                      static_cast<double>(t.parameters) / 1e6, config.batch.tokens, world->size(),
-                     1e3 * t.step_s, t.tokens_per_s, t.model_tflops, 100 * t.gemm_share,
-                     static_cast<double>(t.peak_bytes) / (1 << 20),
+                     1e3 * t.step_s, t.tokens_per_s, t.model_tflops,
+                     t.mfu ? absl::StrFormat(", MFU %.1f %%", 100 * *t.mfu) : "",
+                     100 * t.gemm_share, static_cast<double>(t.peak_bytes) / (1 << 20),
                      static_cast<double>(t.planned_bytes) / (1 << 20))
               << std::endl;
   }
-  output.result = {{"tokens_per_s", t.tokens_per_s},   {"step_s", t.step_s},
-                   {"model_tflops", t.model_tflops},   {"gemm_share", t.gemm_share},
-                   {"params", t.parameters},           {"peak_bytes", t.peak_bytes},
-                   {"planned_bytes", t.planned_bytes}, {"growths", t.growths},
-                   {"loss_first", t.loss_first},       {"loss_last", t.loss_last}};
+  output.result = {{"tokens_per_s", t.tokens_per_s},
+                   {"step_s", t.step_s},
+                   {"model_tflops", t.model_tflops},
+                   {"gemm_share", t.gemm_share},
+                   {"mfu", t.mfu ? nlohmann::json(*t.mfu) : nlohmann::json(nullptr)},
+                   {"params", t.parameters},
+                   {"peak_bytes", t.peak_bytes},
+                   {"planned_bytes", t.planned_bytes},
+                   {"growths", t.growths},
+                   {"loss_first", t.loss_first},
+                   {"loss_last", t.loss_last}};
   return absl::OkStatus();
 }
 
