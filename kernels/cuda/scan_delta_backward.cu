@@ -1,7 +1,6 @@
 // The reverse pass over chunks with what it needs, and then each chunk's gradients.
 #include "kernels/cuda/scan_delta_gradients.cuh"
-#include "kernels/cuda/scan_delta_gradients_channels.cuh"
-#include "kernels/cuda/scan_delta_gradients_warpgroup.cuh"
+#include "kernels/cuda/warpgroup.cuh"
 
 namespace lt2::cuda {
 namespace {
@@ -48,28 +47,6 @@ bool FitsWarpgroups(const DeltaGradients<bf16>& data) {
   return true;
 }
 
-// items: chunks times key heads.
-void LaunchWarpgroups(const Stream& stream, const DeltaGradients<bf16>& data, int items) {
-  int device = 0, processors = 0;
-  LT2_CUDA_CHECK(cudaGetDevice(&device));
-  LT2_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  const auto launch = [&](const auto kernel, int bytes) {
-    AllowShared(kernel, bytes);
-    kernel<<<static_cast<unsigned>(std::min(items, processors)), kGradientThreads, bytes,
-             Handle(stream)>>>(data, items);
-    CheckLaunch("scan_delta gradients");
-  };
-  const auto run = [&]<int kWidth>() {
-    if (data.in.g_NGK == nullptr) {
-      return launch(DeltaRowGradientsOfWarpgroups<kWidth>, DeltaRowGradients<kWidth>::kBytes);
-    }
-    launch(DeltaChannelGradientsOfWarpgroups<kWidth>, DeltaChannelGradients<kWidth>::kBytes);
-  };
-  if (data.in.shape.k <= 64) return run.operator()<64>();
-  if (data.in.shape.k <= 96) return run.operator()<96>();
-  run.operator()<128>();
-}
-
 template <class T>
 void Backward(const Stream& stream, const ScanDeltaBackwardArgs& a) {
   if (a.documents.tokens() == 0) return;
@@ -97,8 +74,10 @@ void Backward(const Stream& stream, const ScanDeltaBackwardArgs& a) {
                          .dbeta_NG = Gradient<float>(a.dbeta_NG),
                          .group = n.heads / n.key_heads};
   if constexpr (std::is_same_v<T, bf16>) {
-    if (FitsWarpgroups(data))
-      return LaunchWarpgroups(stream, data, static_cast<int>(chunks * n.key_heads));
+    if (FitsWarpgroups(data)) {
+      const auto launch = in.g_NGK == nullptr ? LaunchRowGradients : LaunchChannelGradients;
+      return launch(stream, data, static_cast<int>(chunks * n.key_heads));
+    }
   }
   const bool channels = in.g_NGK != nullptr;
   const dim3 grid(static_cast<unsigned>(chunks), n.key_heads);

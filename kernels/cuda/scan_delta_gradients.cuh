@@ -32,6 +32,11 @@ struct DeltaGradients {
   int group;  // value heads of a key head
 };
 
+// By warpgroups, for keys of at most 128 channels and pieces of 16 bytes: one decay per row or
+// none, and one per key channel. items: chunks times key heads.
+void LaunchRowGradients(const Stream& stream, const DeltaGradients<bf16>& data, int items);
+void LaunchChannelGradients(const Stream& stream, const DeltaGradients<bf16>& data, int items);
+
 template <class T>
 int64_t DeltaGradientsShared(bool channels) {
   return 7 * kPanelSize<T> * static_cast<int64_t>(sizeof(T)) +

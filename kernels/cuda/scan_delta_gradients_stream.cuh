@@ -72,7 +72,8 @@ class GradientStream {
     constexpr int kStep = kGradientThreads / 8;
     const ChunkPlace place = Place(unit);
     const uint32_t to = shared_ + stage * Tiles::kStageBytes;
-    const int piece = threadIdx.x % 8, first = threadIdx.x / 8;
+    const uint32_t thread = Anew(threadIdx.x);
+    const int piece = thread % 8, first = thread / 8;
     const int begin = slice * kPanel + piece * 8;
     const bool inside = begin < n_.v;
     const uint32_t at = to + PanelOffset(kPanel, first, piece);  // kStep is a multiple of 8
@@ -103,7 +104,8 @@ class GradientStream {
   __device__ void FetchKeys(const GradientUnit& unit) const {
     constexpr int kStep = kGradientThreads / 8;
     const ChunkPlace place = Place(unit);
-    const int piece = threadIdx.x % 8, first = threadIdx.x / 8;
+    const uint32_t thread = Anew(threadIdx.x);
+    const int piece = thread % 8, first = thread / 8;
     const uint32_t at = shared_ + PanelOffset(kPanel, first, piece);
 #pragma unroll
     for (int r = 0; r < kPanel; r += kStep) {
@@ -148,19 +150,19 @@ class GradientStream {
 
   __device__ void FetchRows(const GradientUnit& unit, const ChunkPlace& place, uint32_t to) const {
     const bf16* inverse = data_.inverse + ChunkHead(unit) * kPanel * kPanel;
-    const uint32_t piece = threadIdx.x % 8, first = threadIdx.x / 8;
+    const uint32_t thread = Anew(threadIdx.x), piece = thread % 8, first = thread / 8;
     const uint32_t at = to + Tiles::kInverse + PanelOffset(kPanel, first, piece);
 #pragma unroll
     for (uint32_t r = 0; r < kPanel; r += kGradientThreads / 8) {
       if (first + r >= kPanel) break;
       CopyAsync16(at + r * kPanelRowBytes, inverse + (first + r) * kPanel + piece * 8, true);
     }
-    if (threadIdx.x >= 2 * kPanel) return;
-    const int r = threadIdx.x % kPanel;
-    const float* from = threadIdx.x < kPanel ? data_.in.g_NG : data_.in.beta_NG;
+    if (thread >= 2 * kPanel) return;
+    const int r = thread % kPanel;
+    const float* from = thread < kPanel ? data_.in.g_NG : data_.in.beta_NG;
     const bool valid = r < place.rows && from != nullptr;
-    CopyAsync4(to + Tiles::kDecays + threadIdx.x * 4,
-               from + Row(unit, place) + int64_t{r} * n_.heads, valid);
+    CopyAsync4(to + Tiles::kDecays + thread * 4, from + Row(unit, place) + int64_t{r} * n_.heads,
+               valid);
   }
 
   const DeltaGradients<bf16>& data_;

@@ -1,5 +1,5 @@
 // The sums over value columns of the delta rule's gradients, for bf16 and keys of at most 128
-// channels: what scan_delta_gradients_warpgroup.cuh and scan_delta_gradients_channels.cuh begin
+// channels: what scan_delta_gradients_warpgroup.cu and scan_delta_gradients_channels.cu begin
 // with.
 //
 // A persistent block of three warpgroups takes one chunk's head after the other, 64 value columns
@@ -13,7 +13,8 @@
 
 namespace lt2::cuda {
 
-// kChannels: one decay per key channel. Small: what is small in shared memory, with e_v.
+// kChannels: one decay per key channel. Small: what is small in shared memory, with beta
+// of rows and, of channels, <S_in, dS_out> as crossing.
 template <int kWidth, bool kChannels, class Small>
 class DeltaGradientSums {
  public:
@@ -139,7 +140,6 @@ class DeltaGradientSums {
                               grad.add || !stream_.IsFirst(unit));
   }
 
-  static constexpr int kCrossings = kChannels ? (kWidth + 47) / 48 : 1;
   const DeltaGradients<bf16>& data_;
   const ScanShape& n_;
   const uint32_t shared_;
@@ -150,18 +150,18 @@ class DeltaGradientSums {
   uint32_t row_;  // the lane's first
   float wide_[kWidth / 2], square_[32];
   uint32_t inverse_[4][4];
-  float beta_[2], e_v_[2] = {};
-  float crossing_[kCrossings];  // of channels threadIdx.x / 8 + 48 i, a share; or of all
+  float crossing_ = 0;  // the thread's share of <S_in, dS_out>
 
  private:
   __device__ void BeginUnit(int stage) {
     const int at = stage * Tiles::kStageBytes;
     const float* beta = reinterpret_cast<const float*>(base_ + at + Tiles::kBeta);
     LoadTransposed(inverse_, shared_ + at + Tiles::kInverse);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) beta_[i] = beta[row_ + 8 * i];
-    Clear(crossing_);
-    e_v_[0] = e_v_[1] = 0;
+    if (group_ == 2 && threadIdx.x % 4 == 0) {
+      small_.beta[row_] = beta[row_], small_.beta[row_ + 8] = beta[row_ + 8];
+    }
+    __syncwarp();
+    crossing_ = 0;
   }
 
   // One slice's share of the sums.
@@ -181,7 +181,7 @@ class DeltaGradientSums {
       }
       CommitProducts();
       if (slice == 0) begin(at);
-      AddCrossing(at);
+      AddCrossing(slice, at);
     } else {
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
@@ -195,7 +195,7 @@ class DeltaGradientSums {
                        Columns(Tile(at + Tiles::kDstate), step), true);
       }
       CommitProducts();
-      AddCrossing(at);
+      AddCrossing(slice, at);
       WaitForProducts<1>();
       Settle(square_);
       StoreValues(unit, slice, base_ + at + Tiles::kV);
@@ -205,28 +205,45 @@ class DeltaGradientSums {
     Settle(square_);
   }
 
-  // <S_in, dS_out> over the thread's share.
-  __device__ void AddCrossing(int at) {
+  // Shares of <S_in, dS_out>, a channel's by eight lanes.
+  __device__ void AddCrossing(int slice, int at) {
     constexpr int kStep = kGradientThreads / 8;
+    const uint32_t thread = Anew(threadIdx.x);
 #pragma unroll
     for (int step = 0; step * kStep < kWidth; ++step) {
-      const int row = threadIdx.x / 8 + step * kStep;
+      const int row = thread / 8 + step * kStep;
       if (row >= kWidth) break;
-      const int offset = at + row * kPanelRowBytes + threadIdx.x % 8 * 16;
+      const int offset = at + row * kPanelRowBytes + thread % 8 * 16;
       const Piece<8> s = Load<8>(reinterpret_cast<const bf16*>(base_ + offset + Tiles::kState));
       const Piece<8> ds = Load<8>(reinterpret_cast<const bf16*>(base_ + offset + Tiles::kDstate));
+      float sum = 0;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) crossing_[kChannels ? step : 0] += s[i] * ds[i];
+      for (int i = 0; i < 8; ++i) sum += s[i] * ds[i];
+      if constexpr (kChannels) {
+#pragma unroll
+        for (int lanes = 1; lanes < 8; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
+        if (thread % 8 == 0) small_.crossing[row] = (slice == 0 ? 0 : small_.crossing[row]) + sum;
+      } else {
+        crossing_ += sum;
+      }
     }
   }
 
   // dV, with E there, by way of V's tile; <E, v>.
   __device__ void StoreValues(const GradientUnit& unit, int slice, unsigned char* tile) {
+    const float beta[2] = {small_.beta[row_], small_.beta[row_ + 8]};
+    float e_v[2] = {};
     ForEachPair(square_, [&](int i, int c, float x, float y) {
       const float2 v = GetPair(tile, row_, i, c);
-      e_v_[i] += x * v.x + y * v.y;
-      *PairAt(tile, row_, i, c) = Pack(beta_[i] * x, beta_[i] * y);
+      e_v[i] += x * v.x + y * v.y;
+      *PairAt(tile, row_, i, c) = Pack(beta[i] * x, beta[i] * y);
     });
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float& sum = small_.e_v[row_ + 8 * i];
+      const float more = SumOfRow(e_v[i]);
+      if (threadIdx.x % 4 == 0) sum = (slice == 0 ? 0 : sum) + more;
+    }
     if (data_.dv_NGV.to == nullptr) return;
     const ChunkPlace place = stream_.Place(unit);
     __syncwarp();
@@ -234,5 +251,24 @@ class DeltaGradientSums {
                  int64_t{n_.heads} * n_.v, place.rows, n_.v - slice * kPanel, data_.dv_NGV.add);
   }
 };
+
+// A persistent block per multiprocessor: kernel.operator()<kWidth>(launch) calls launch(kernel,
+// bytes of shared memory). items: chunks times key heads.
+template <class Kernel>
+void LaunchGradients(const Stream& stream, const DeltaGradients<bf16>& data, int items,
+                     const Kernel& kernel) {
+  int device = 0, processors = 0;
+  LT2_CUDA_CHECK(cudaGetDevice(&device));
+  LT2_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  const auto launch = [&](const auto of_width, int bytes) {
+    AllowShared(of_width, bytes);
+    of_width<<<static_cast<unsigned>(std::min(items, processors)), kGradientThreads, bytes,
+               Handle(stream)>>>(data, items);
+    CheckLaunch("scan_delta gradients");
+  };
+  if (data.in.shape.k <= 64) return kernel.template operator()<64>(launch);
+  if (data.in.shape.k <= 96) return kernel.template operator()<96>(launch);
+  kernel.template operator()<128>(launch);
+}
 
 }  // namespace lt2::cuda

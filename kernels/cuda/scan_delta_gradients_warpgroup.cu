@@ -1,10 +1,9 @@
 // scan_delta_gradients.cuh on warpgroups, with one decay per row or none:
 //   B = -(T^T dU U^T) ⊙ D      X = -exp(G) T^T dU S_in^T + B K
-#pragma once
-
 #include "kernels/cuda/scan_delta_gradients_sums.cuh"
 
 namespace lt2::cuda {
+namespace {
 
 struct RowDecayGradients {
   // With G the sum of a row's and earlier log-decays: G / ln 2, exp(G), exp(G_C - G), exp(G_C).
@@ -35,7 +34,7 @@ class DeltaRowGradients : public DeltaGradientSums<kWidth, false, RowDecayGradie
   }
 
  private:
-  using Base::AddKeys, Base::base_, Base::beta_, Base::crossing_, Base::data_, Base::e_v_;
+  using Base::AddKeys, Base::base_, Base::crossing_, Base::data_;
   using Base::group_, Base::MultiplyInverse, Base::MultiplyRows, Base::n_, Base::PutRowSums;
   using Base::row_, Base::shared_, Base::small_, Base::square_, Base::StoreKeys, Base::stream_;
   using Base::wide_;
@@ -61,7 +60,7 @@ class DeltaRowGradients : public DeltaGradientSums<kWidth, false, RowDecayGradie
 
   // The pairs' weights W and beta B, for the others; dQ and X; of dWrite what the state gives.
   __device__ void Pairs() {
-    const float crossing = WarpSum(crossing_[0]);
+    const float crossing = WarpSum(crossing_);
     if (threadIdx.x % 32 == 0) small_.crossing[threadIdx.x / 32] = crossing;
     uint32_t left[4][4];
     if (group_ == 0) {
@@ -69,24 +68,23 @@ class DeltaRowGradients : public DeltaGradientSums<kWidth, false, RowDecayGradie
       PackRows(square_, left);
       PutRows(base_ + Tiles::kW, row_, left);
       PublishShared();
-      ScaleRows(data_.in.scale, small_.from_start);
+      ScaleRows(wide_, data_.in.scale, small_.from_start);
       MultiplyRows(left, Tiles::kK);
     } else if (group_ == 1) {
       MultiplyInverse();
       MaskPairs(-1, 1);
       PackRows(square_, left);
-      ForEachPair(square_, [&](int i, int, float& x, float& y) { x *= beta_[i], y *= beta_[i]; });
+      ScaleRows(square_, 1, small_.beta);
       PutRows(base_ + Tiles::kB, row_, square_);
       PublishShared();
-      ScaleRows(-1, small_.from_start);
+      ScaleRows(wide_, -1, small_.from_start);
       MultiplyRows(left, Tiles::kK);
     } else {
-      ScaleRows(1, small_.to_end);
+      ScaleRows(wide_, 1, small_.to_end);
       float sum[2] = {};
       AddKeys(sum, Tiles::kK);
       const float at_end = WarpSum(sum[0] + sum[1]);
       if (threadIdx.x % 32 == 0) small_.at_end[threadIdx.x % 128 / 32] = at_end;
-      PutRowSums(e_v_, small_.e_v);
     }
   }
 
@@ -103,9 +101,8 @@ class DeltaRowGradients : public DeltaGradientSums<kWidth, false, RowDecayGradie
     AddKeys(sum, group_ == 0 ? Tiles::kQ : Tiles::kK);
     PutRowSums(sum, group_ == 0 ? small_.q_dq : group_ == 1 ? small_.x_k : small_.k_write);
     if (group_ == 1) {
-      ForEachPair(wide_, [&](int i, int, float& x, float& y) { x *= beta_[i], y *= beta_[i]; });
+      ScaleRows(wide_, 1, small_.beta);
       PutRows(base_ + Tiles::kX, row_, wide_);
-      if (threadIdx.x % 4 == 0) small_.beta[row_] = beta_[0], small_.beta[row_ + 8] = beta_[1];
     }
   }
 
@@ -173,9 +170,10 @@ class DeltaRowGradients : public DeltaGradientSums<kWidth, false, RowDecayGradie
       if (c + 1 + least > row_ + 8 * i) y = 0;
     });
   }
-  __device__ void ScaleRows(float factor, const float* of_row) {
+  template <int n>
+  __device__ void ScaleRows(float (&sums)[n], float factor, const float* of_row) {
     const float by[2] = {factor * of_row[row_], factor * of_row[row_ + 8]};
-    ForEachPair(wide_, [&](int i, int, float& x, float& y) { x *= by[i], y *= by[i]; });
+    ForEachPair(sums, [&](int i, int, float& x, float& y) { x *= by[i], y *= by[i]; });
   }
 };
 
@@ -183,6 +181,14 @@ template <int kWidth>
 __global__ void __launch_bounds__(kGradientThreads, 1)
     DeltaRowGradientsOfWarpgroups(const __grid_constant__ DeltaGradients<bf16> data, int items) {
   DeltaRowGradients<kWidth>(data, items).Run();
+}
+
+}  // namespace
+
+void LaunchRowGradients(const Stream& stream, const DeltaGradients<bf16>& data, int items) {
+  LaunchGradients(stream, data, items, [&]<int kWidth>(const auto& launch) {
+    launch(DeltaRowGradientsOfWarpgroups<kWidth>, DeltaRowGradients<kWidth>::kBytes);
+  });
 }
 
 }  // namespace lt2::cuda

@@ -7,11 +7,10 @@
 // and on the way to the next eight they are multiplied by exp(G^(e+1) - G^e). No exponent is above
 // zero. What the state gives is the beginning: it stands at the chunk's start or end. Pairs inside
 // an eight are taken one by one.
-#pragma once
-
 #include "kernels/cuda/scan_delta_gradients_sums.cuh"
 
 namespace lt2::cuda {
+namespace {
 
 inline constexpr int kEight = 8, kEights = kPanel / kEight;
 
@@ -39,7 +38,7 @@ class DeltaChannelGradients
   }
 
  private:
-  using Base::AddKeys, Base::base_, Base::beta_, Base::crossing_, Base::data_, Base::e_v_;
+  using Base::AddKeys, Base::base_, Base::data_;
   using Base::group_, Base::MultiplyInverse, Base::n_, Base::PutRowSums, Base::Rows, Base::row_;
   using Base::shared_, Base::small_, Base::square_, Base::StoreKeys, Base::stream_, Base::Tile;
   using Base::wide_;
@@ -68,7 +67,9 @@ class DeltaChannelGradients
     PairsInEights();
     __syncthreads();
     row_ = Anew(row_);
+    LeaveAnchors();
     AddTile(group_ == 0 ? Late() : group_ == 1 ? Early() : Tiles::kX);
+    __syncthreads();
     if (group_ == 0) {
       PutDecayGradients(Tiles::kQ);
       PutRows(base_ + Tiles::kQ, row_, wide_);
@@ -119,17 +120,6 @@ class DeltaChannelGradients
       small_.of_eight[i / kWidth][c] = Exp2(kLog2E * (sum - before));
       if (first + kEight == kPanel) small_.whole[c] = Exp2(kLog2E * sum);
     }
-    if (group_ == 1 && threadIdx.x % 4 == 0) {
-      small_.beta[row_] = beta_[0], small_.beta[row_ + 8] = beta_[1];
-    }
-#pragma unroll
-    for (int i = 0; i < Base::kCrossings; ++i) {
-      float sum = crossing_[i];
-#pragma unroll
-      for (int lanes = 1; lanes < 8; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
-      const int channel = threadIdx.x / 8 + i * (kGradientThreads / 8);
-      if (threadIdx.x % 8 == 0 && channel < kWidth) small_.crossing[channel] = sum;
-    }
   }
 
   // W and B, without decays; keys scaled within their eights; the last row's share of dG.
@@ -140,11 +130,6 @@ class DeltaChannelGradients
         y = c + 1 + least <= row_ + 8 * i ? factor * y : 0;
       });
     };
-#pragma unroll
-    for (auto& step : left_) {  // in every group: no older values need be kept
-#pragma unroll
-      for (uint32_t& pair : step) pair = 0;
-    }
     if (group_ == 0) {
       mask(data_.in.scale, 0);
       PackRows(square_, left_);
@@ -158,11 +143,15 @@ class DeltaChannelGradients
       PackRows(square_, left_);
       PutRows(base_ + Tiles::kB, row_, left_);
     } else {
-      PutRowSums(e_v_, small_.e_v);
       AtEnd();
       PutScaled(Early(), Tiles::kK, [&](int r, int c, Piece<8>& piece) {
         ScaleBetween(piece, r, r / kEight * kEight - 1, c, small_.beta[r]);
       });
+#pragma unroll
+      for (auto& step : left_) {  // as in the other groups: no older values need be kept
+#pragma unroll
+        for (uint32_t& pair : step) pair = 0;
+      }
     }
   }
 
@@ -180,11 +169,6 @@ class DeltaChannelGradients
         AddEight(takes, left_, Late(), eight);
         FinishEight();
       }
-      ForEachPair(wide_, [&](int i, int c, float& x, float& y) {
-        const float2 from = SumAt((first + i) * kEight - 1, c), to = SumAt(row_ + 8 * i, c);
-        x *= Exp2(to.x - from.x), y *= Exp2(to.y - from.y);
-        Pause<32>(i, c);
-      });
     } else {
       PutScaled(Tiles::kX, Tiles::kQ, [&](int r, int c, Piece<8>& piece) {
         ScaleBetween(piece, r, r / kEight * kEight - 1, c, 1);
@@ -202,12 +186,6 @@ class DeltaChannelGradients
         AddEight(takes, of_b, Early(), eight);
         FinishEight();
       }
-      ForEachPair(wide_, [&](int i, int c, float& x, float& y) {
-        const float2 from = SumAt((first + i) * kEight + kEight - 1, c);
-        const float2 to = SumAt(row_ + 8 * i, c);
-        x *= Exp2(from.x - to.x), y *= Exp2(from.y - to.y);
-        Pause<32>(i, c);
-      });
     }
   }
   // A barrier of the group after kColumns columns: so that no more factors are loaded ahead than
@@ -215,6 +193,15 @@ class DeltaChannelGradients
   template <int kColumns>
   __device__ void Pause(int i, int column) const {
     if (i == 1 && (column / 8 + 1) * 8 % kColumns == 0) SynchronizeWarpgroup(group_);
+  }
+  // From G at the last row of the eight before, or backwards of the own eight, to the row's own.
+  __device__ void LeaveAnchors() {
+    ForEachPair(wide_, [&](int i, int c, float& x, float& y) {
+      const int row = row_ + 8 * i, before = row / kEight * kEight - 1;
+      const float2 of = SumAt(row, c), from = SumAt(group_ < 2 ? before : before + kEight, c);
+      x *= Exp2(-fabsf(of.x - from.x)), y *= Exp2(-fabsf(of.y - from.y));
+      Pause<16>(i, c);
+    });
   }
   // takes: for the lane's first and second rows, whether the eight's pairs are theirs.
   __device__ void MoveAnchor(const bool (&takes)[2], int eight) {
@@ -257,28 +244,34 @@ class DeltaChannelGradients
                                                      (first * 2 ^ r * 16)));
       };
       const float* sums = Sums() + first * kStride + c;
-      float k[kEight], step[kEight], write[kEight] = {};
+      const auto step = [&](int r) { return Exp2(sums[r * kStride] - sums[(r - 1) * kStride]); };
+      float keys[kEight];  // k_j exp(G_r - G_j)
 #pragma unroll
       for (int r = 0; r < kEight; ++r) {
-        k[r] = __bfloat162float(*at(Tiles::kK, r));
-        step[r] = r == 0 ? 1 : Exp2(sums[r * kStride] - sums[(r - 1) * kStride]);
-        const float q = __bfloat162float(*at(Tiles::kQ, r));
-        const float beta_k = small_.beta[first + r] * k[r];
-        const Piece<8> w = pairs(Tiles::kW, r), b = pairs(Tiles::kB, r);
-        float decay = 1, dq = 0, x = 0;
+        if (r > 0) {
+          const float by = step(r);
 #pragma unroll
-        for (int j = r; j >= 0; --j) {
-          const float of_w = decay * w[j], of_b = decay * b[j];
-          dq += of_w * k[j];
-          x += of_b * k[j];
-          write[j] += of_w * q + of_b * beta_k;
-          decay *= step[j];
+          for (int j = 0; j < r; ++j) keys[j] *= by;
         }
+        keys[r] = __bfloat162float(*at(Tiles::kK, r));
+        const Piece<8> w = pairs(Tiles::kW, r), b = pairs(Tiles::kB, r);
+        float dq = 0, x = 0;
+#pragma unroll
+        for (int j = 0; j <= r; ++j) dq += w[j] * keys[j], x += b[j] * keys[j];
         *at(Late(), r) = __float2bfloat16_rn(dq);
         *at(Early(), r) = __float2bfloat16_rn(x);
       }
+      float write[kEight] = {};  // of rows r on, at G_r
 #pragma unroll
-      for (int r = 0; r < kEight; ++r) *at(Tiles::kX, r) = __float2bfloat16_rn(write[r]);
+      for (int r = kEight - 1; r >= 0; --r) {
+        const float by = r + 1 < kEight ? step(r + 1) : 0;
+        const float q = __bfloat162float(*at(Tiles::kQ, r));
+        const float beta_k = small_.beta[first + r] * __bfloat162float(*at(Tiles::kK, r));
+        const Piece<8> w = pairs(Tiles::kW, r), b = pairs(Tiles::kB, r);
+#pragma unroll
+        for (int j = 0; j <= r; ++j) write[j] = write[j] * by + w[j] * q + b[j] * beta_k;
+        *at(Tiles::kX, r) = __float2bfloat16_rn(write[r]);
+      }
     }
   }
 
@@ -301,7 +294,7 @@ class DeltaChannelGradients
         sum.x += __shfl_xor_sync(~0u, sum.x, lanes);
         sum.y += __shfl_xor_sync(~0u, sum.y, lanes);
       }
-      Pause<32>(1, c);
+      Pause<16>(1, c);
       if (lane < 4) *reinterpret_cast<float2*>(&small_.at_end[warp][c]) = sum;
     }
   }
@@ -382,6 +375,14 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
     DeltaChannelGradientsOfWarpgroups(const __grid_constant__ DeltaGradients<bf16> data,
                                       int items) {
   DeltaChannelGradients<kWidth>(data, items).Run();
+}
+
+}  // namespace
+
+void LaunchChannelGradients(const Stream& stream, const DeltaGradients<bf16>& data, int items) {
+  LaunchGradients(stream, data, items, [&]<int kWidth>(const auto& launch) {
+    launch(DeltaChannelGradientsOfWarpgroups<kWidth>, DeltaChannelGradients<kWidth>::kBytes);
+  });
 }
 
 }  // namespace lt2::cuda
