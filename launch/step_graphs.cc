@@ -4,8 +4,23 @@
 #include "core/log.h"
 #include "core/strings.h"
 #include "core/trace.h"
+#ifdef LT2_HAS_CUDA
+#include "kernels/cuda/release_scratch.h"
+#endif
 
 namespace lt2 {
+namespace {
+
+// Runs what allocates from the pool, and leaves nothing of the kernels' own there.
+void RunIn(const MemoryPool& pool, const std::function<void()>& work) {
+  const PoolScope scope(&pool);
+  work();
+#ifdef LT2_HAS_CUDA
+  cuda::ReleaseScratch();
+#endif
+}
+
+}  // namespace
 
 StepGraphs::StepGraphs(bool on, Device device) : device_(device) {
   CHECK(!on || device.backend == Backend::kCuda) << "graphs on " << device;
@@ -35,12 +50,11 @@ void StepGraphs::Run(int part, const std::function<void()>& work) {
       // A part that comes several times in a step is recorded as often: the host's side of it, the
       // count of uses, belongs to every time.
       auto graph = std::make_unique<cuda::Graph>();
-      {
-        const PoolScope scope(pool_.get());
+      RunIn(*pool_, [&] {
         graph->BeginCapture();
         work();
         graph->EndCapture();
-      }
+      });
       graph->Launch();
       graphs_[part] = std::move(graph);
       return;
@@ -70,9 +84,8 @@ void StepGraphs::RunApart(const std::function<void()>& work) {
 // Once parts are recorded, something made here that stays may lie where they write: then they are
 // recorded anew.
 void StepGraphs::RunInPool(const std::function<void()>& work) {
-  const PoolScope scope(pool_.get());
   const int64_t live = pool_->stats().live;
-  work();
+  RunIn(*pool_, work);
   if (!recorded_ || pool_->stats().live == live) return;
   recorded_ = false;
   graphs_.clear();
