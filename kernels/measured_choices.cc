@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <sstream>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "core/file.h"
@@ -20,11 +22,13 @@ namespace {
 // The whole file's, between processes and between threads.
 class Lock {
  public:
-  static absl::StatusOr<std::unique_ptr<Lock>> Take(const std::string& path) {
+  // Null where somebody else has it.
+  static absl::StatusOr<std::unique_ptr<Lock>> Try(const std::string& path) {
     const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor < 0) return ErrnoStatus(errno, "cannot open the lock", path);
     auto lock = std::make_unique<Lock>(descriptor);
-    while (flock(descriptor, LOCK_EX) != 0) {
+    while (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EWOULDBLOCK) return nullptr;
       if (errno != EINTR) return ErrnoStatus(errno, "cannot lock", path);
     }
     return lock;
@@ -104,12 +108,21 @@ absl::StatusOr<std::string> MeasuredChoices::Choose(
   if (slash != std::string::npos) {
     RETURN_IF_ERROR(FileSystem::Get().MakeDirectories(path_.substr(0, slash)));
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<Lock> lock, Lock::Take(absl::StrCat(path_, ".lock")));
-  Read();
-  if (std::string value = known(); !value.empty()) return value;
-  values_[key] = measure();
+  // Whoever measures may wait for a collective of a rank that is behind. What that rank needs until
+  // then is in the file already: it must find it without the lock.
+  std::unique_ptr<Lock> lock;
+  while (true) {
+    ASSIGN_OR_RETURN(lock, Lock::Try(absl::StrCat(path_, ".lock")));
+    Read();
+    if (std::string value = known(); !value.empty()) return value;
+    if (lock != nullptr) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  const std::string measured = measure();
+  if (measured.empty()) return measured;
+  values_[key] = measured;
   RETURN_IF_ERROR(Write());
-  return values_[key];
+  return measured;
 }
 
 }  // namespace lt2

@@ -1,7 +1,7 @@
 // Choices that were measured once on a machine, in a file that the user's processes share.
 //
 // The choice decides the order of sums, so all ranks and all later runs must make the same one:
-// whoever meets a new key measures while it holds the file's lock, the others wait and read.
+// whoever meets a new key measures while it holds the file's lock, the others look again and again.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,8 @@ class MeasuredChoices {
   explicit MeasuredChoices(std::string path) : path_(std::move(path)) {}
 
   // The value of `key`: the file's where `sound` accepts it, else what `measure` gives, which is
-  // written. An error where the file cannot be locked or written: nothing was chosen.
+  // written unless it is empty: not measured. An error where the file cannot be locked or written:
+  // nothing was chosen.
   absl::StatusOr<std::string> Choose(const std::string& key,
                                      const std::function<bool(const std::string&)>& sound,
                                      const std::function<std::string()>& measure);

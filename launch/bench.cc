@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "checkpoints/agreement.h"
 #include "core/allocator.h"
 #include "core/cuda.h"
 #include "core/philox.h"
@@ -212,7 +213,7 @@ absl::StatusOr<StepTiming> BenchStep(const RunConfig& config, Device device, int
   CachingAllocator& memory = CachingAllocator::Of(device);
   memory.Trim();
   const MemoryPlan plan = PlanMemory(options, mesh, dp->rank(), /*diagnostics=*/false);
-  RETURN_IF_ERROR(CheckFits(plan, MemoryBudget(device, world.local_size())));
+  RETURN_IF_ERROR(Agree(world, CheckFits(plan, MemoryBudget(device, world.local_size()))));
   const int64_t before = memory.stats().live;
   TrainStep step(options, mesh, *dp);
   step.ReserveWorkspace(plan.peak_bytes - plan.persistent_bytes);

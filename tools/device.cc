@@ -33,6 +33,7 @@ absl::StatusOr<Device> ChooseDevice(const std::string& name) {
 absl::StatusOr<Device> ChooseDevice(const std::string& name, std::unique_ptr<Communicator>* world) {
   if ((*world)->size() == 1) return ChooseDevice(name);
   if (name == "cpu") return Device{Backend::kCpu};
+  if (name == "cuda" && !cuda::Built()) return ChooseDevice(name);
   absl::StatusOr<Device> device = ClaimGpu(**world);
   if (device.ok()) {
     const absl::Status nccl = Agree(**world, NcclStatus());

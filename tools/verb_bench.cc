@@ -105,6 +105,10 @@ absl::Status RunBenchStep(const BenchFlags& flags, VerbOutput& output) {
 }
 
 absl::Status RunBenchComm(const BenchFlags& flags, VerbOutput& output) {
+  if (flags.least_mib > flags.most_mib) {
+    return absl::InvalidArgumentError(
+        StrCat("--least-mib ", flags.least_mib, " is above --most-mib ", flags.most_mib));
+  }
   ASSIGN_OR_RETURN(output.world, StartWorld());
   if (output.world->size() == 1) {
     return absl::InvalidArgumentError(

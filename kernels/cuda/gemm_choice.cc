@@ -144,9 +144,8 @@ std::string GemmChoice::Measure(cudaStream_t stream, const GemmKey& key, const G
   constexpr int64_t kBeyondCaches = int64_t{96} << 20;
   std::vector<cublasLtMatmulAlgo_t> proposals = Proposals(key, product, kProposals);
   const Lent c(args.c.bytes()), flush(kBeyondCaches);
-  if (c.data() == nullptr || flush.data() == nullptr || proposals.size() == 1) {
-    return ToWord(proposals[0]);
-  }
+  if (proposals.size() == 1) return ToWord(proposals[0]);
+  if (c.data() == nullptr || flush.data() == nullptr) return "";
   LT2_CUDA_CHECK(cudaMemsetAsync(c.data(), 0, args.c.bytes(), stream));
   const Event begin, end;
   const float one = 1, beta = key.adds ? 1 : 0;
@@ -204,8 +203,8 @@ cublasLtMatmulAlgo_t GemmChoice::Choose(cudaStream_t stream, const GemmKey& key,
                          ": matrix products run as cuBLASLt proposes, unmeasured; LT2_CACHE_DIR "
                          "names a folder for what is measured"));
     cache_ = nullptr;
-    return Proposals(key, product, 1)[0];
   }
+  if (!word.ok() || word->empty()) return Proposals(key, product, 1)[0];
   cublasLtMatmulAlgo_t algorithm;
   CHECK(FromWord(*word, &algorithm)) << *word;
   return algorithm;
