@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "checkpoints/agreement.h"
+#include "core/cuda.h"
 #include "core/hdf5.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
@@ -14,14 +15,19 @@
 
 namespace lt2 {
 
-JsonLine Environment(const RunConfig& config, const Mesh& mesh, Communicator& world) {
+JsonLine Environment(const RunConfig& config, const Mesh& mesh, Device device,
+                     Communicator& world) {
   const char* job = std::getenv("SLURM_JOB_ID");
+  JsonLine gpus = JsonLine::array();
+  if (device.backend == Backend::kCuda) {
+    gpus = world.GatherStrings(cuda::Describe(device.index));
+  }
   return {{"hosts", world.GatherStrings(world.host())},
           {"ranks", world.size()},
           {"mesh", mesh.ToString()},
           {"zero", config.parallel.zero},
           {"threads_per_rank", omp_get_max_threads()},
-          {"gpus", JsonLine::array()},
+          {"gpus", gpus},
           {"job", job == nullptr ? "" : job},
           {"commit", GitCommit()},
           {"compiler", CompilerVersion()},

@@ -12,8 +12,8 @@
 
 namespace lt2 {
 
-// Hosts, ranks, mesh, versions, threads. Collective over `world`.
-JsonLine Environment(const RunConfig& config, const Mesh& mesh, Communicator& world);
+// Hosts, ranks, their GPUs, mesh, versions, threads. Collective over `world`.
+JsonLine Environment(const RunConfig& config, const Mesh& mesh, Device device, Communicator& world);
 
 // What a checkpoint of this moment records, but for its id and the optimizer's counters.
 CheckpointInfo CheckpointInfoOf(const RunConfig& config, const Mesh& mesh, const Loader& loader,

@@ -177,7 +177,7 @@ absl::Status Trainer::Start() {
   ASSIGN_OR_RETURN(const StartingPoint start,
                    LoadStart(paths_.checkpoints(), options_.resume, options_.init_from, config_,
                              *loader_, *step_, world_));
-  const JsonLine environment = Environment(config_, mesh_, world_);
+  const JsonLine environment = Environment(config_, mesh_, options_.device, world_);
   if (run_dir_ != nullptr) MustHold(run_dir_->Describe(config_.ToToml(), environment));
   state_ = start.state;
   if (start.checkpoint.empty() || state_.step == 0) {

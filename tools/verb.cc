@@ -48,9 +48,9 @@ class HelpFormatter : public CLI::Formatter {
 };
 
 std::string WithProgram(std::string text) {
-  const std::string placeholder = "{lt2}";
-  for (size_t at; (at = text.find(placeholder)) != std::string::npos;) {
-    text.replace(at, placeholder.size(), program);
+  const std::string name = "{lt2}";
+  for (size_t at; (at = text.find(name)) != std::string::npos;) {
+    text.replace(at, name.size(), program);
   }
   return text;
 }

@@ -108,7 +108,8 @@ bool CheckBlas(Report& report) {
   return right;
 }
 
-void CheckGpu(Report& report) {
+// What the verdict says of GPUs.
+std::string CheckGpu(Report& report) {
   const GpuState gpu = FindGpus();
   if (gpu.devices > 0) {
     report.Line("gpu", StrCat(gpu.devices, gpu.devices == 1 ? " device" : " devices"));
@@ -125,9 +126,12 @@ void CheckGpu(Report& report) {
                           ? "not compiled in: nvcc was not found when this program was built"
                           : StrCat("compiled in, ", CudaVersion(),
                                    usable ? "; first GPU: " + cuda::Describe(0) : ""));
-  if (cuda::DeviceCount() < 2) return;
+  if (!usable) return "this machine trains on its CPU; several ranks by mpirun";
+  if (cuda::DeviceCount() == 1) return "this machine trains on its GPU, or on its CPU";
   const absl::Status nccl = NcclStatus();
   report.Line("nccl", nccl.ok() ? "found" : std::string(nccl.message()));
+  return nccl.ok() ? "this machine trains on its GPUs, one rank each by mpirun, or on its CPU"
+                   : "this machine trains on one GPU (on several with NCCL), or on its CPU";
 }
 
 absl::Status RunDoctor(VerbOutput& output) {
@@ -145,13 +149,9 @@ absl::Status RunDoctor(VerbOutput& output) {
   report.Line("memory", absl::StrFormat("%.1f GiB, %.1f GiB free", GiB(_SC_PHYS_PAGES),
                                         GiB(_SC_AVPHYS_PAGES)));
   const bool right = CheckBlas(report);
-  CheckGpu(report);
+  const std::string devices = CheckGpu(report);
   report.Line("presets", PresetDirectory().value_or("not found"));
-  report.Line("verdict",
-              !right ? "do not train here before the advice above is followed"
-              : cuda::DeviceCount() > 0
-                  ? "this machine trains on its GPUs, one rank each by mpirun, or on its CPU"
-                  : "this machine trains on its CPU; several ranks by mpirun");
+  report.Line("verdict", right ? devices : "do not train here before the advice above is followed");
   return right ? absl::OkStatus()
                : absl::InternalError("matrix products are wrong on this machine");
 }

@@ -7,20 +7,17 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "tests/support/temporary_directory.h"
+
 namespace lt2 {
 namespace {
 
 class FileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = ::testing::TempDir() + "/lt2_file_XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    dir_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
   std::string Path(const std::string& name) const { return JoinPath(dir_, name); }
 
-  std::string dir_;
+  const TemporaryDirectory directory_;
+  const std::string dir_ = directory_.path();
   FileSystem& files_ = FileSystem::Get();
 };
 

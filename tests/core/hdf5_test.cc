@@ -16,6 +16,7 @@
 #include "core/file.h"
 #include "core/philox.h"
 #include "core/strings.h"
+#include "tests/support/temporary_directory.h"
 
 namespace lt2::h5 {
 namespace {
@@ -29,15 +30,10 @@ std::vector<T> Count(int64_t n, T first = 0) {
 
 class Hdf5Test : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = ::testing::TempDir() + "/lt2_hdf5_XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    dir_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
   std::string Path(const std::string& name) const { return JoinPath(dir_, name); }
 
-  std::string dir_;
+  const TemporaryDirectory directory_;
+  const std::string dir_ = directory_.path();
 };
 
 template <class T>

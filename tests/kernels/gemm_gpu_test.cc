@@ -10,6 +10,7 @@
 #include "core/cuda.h"
 #include "kernels/case.h"
 #include "kernels/gemm.h"
+#include "tests/support/temporary_directory.h"
 
 namespace lt2 {
 namespace {
@@ -47,16 +48,12 @@ class GpuGemm : public testing::Test {
  protected:
   void SetUp() override {
     if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
-    std::string name = testing::TempDir() + "/gemm-XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
     setenv("LT2_CACHE_DIR", folder_.c_str(), 1);
   }
-  void TearDown() override {
-    unsetenv("LT2_CACHE_DIR");
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
-  }
-  std::string folder_;
+  void TearDown() override { unsetenv("LT2_CACHE_DIR"); }
+
+  const TemporaryDirectory directory_;
+  const std::string folder_ = directory_.path();
 };
 
 TEST_F(GpuGemm, MeasuredOnceAndTheSameEverAfter) {

@@ -7,19 +7,13 @@
 #include <fstream>
 #include <thread>
 
+#include "tests/support/temporary_directory.h"
+
 namespace lt2 {
 namespace {
 
 class MeasuredChoicesTest : public testing::Test {
  protected:
-  MeasuredChoicesTest() {
-    std::string name = testing::TempDir() + "/choices-XXXXXX";
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-    path_ = folder_ + "/sub/choices.txt";
-  }
-  ~MeasuredChoicesTest() override { std::filesystem::remove_all(folder_); }
-
   // By a process that has seen nothing yet.
   std::string Choose(const std::string& key, const std::string& measured) {
     MeasuredChoices choices(path_);
@@ -34,7 +28,9 @@ class MeasuredChoicesTest : public testing::Test {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  std::string folder_, path_, refused_;
+  const TemporaryDirectory directory_;
+  const std::string folder_ = directory_.path();
+  std::string path_ = folder_ + "/sub/choices.txt", refused_;
   std::atomic<int> measurements_ = 0;
 };
 
