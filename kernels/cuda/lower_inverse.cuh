@@ -1,14 +1,29 @@
-// X = (I + A)^{-1} of a strictly lower triangular A [64, 64], in floats, by eight warps.
+// X = (I + A)^{-1} of a strictly lower triangular A [64, 64], in floats, by the warps of a block.
 //
-// In blocks of 16: X_jj by substitution, and below it, with A_im for j <= m < i,
+// In blocks of 16: X_jj, and below it, with A_im for j <= m < i,
 //   X_ij = -X_ii sum over m of A_im X_mj,
 // where the columns of X do not know of each other. One square holds both: A's blocks lie below the
 // diagonal until the end, X_jj takes A_jj's place and X_ij, i > j, lies at block (j, i).
+//
+// Products are the tensor cores', of floats in two parts, transposed: a result's fragment is then
+// the next product's left operand as it is.
 #pragma once
 
 #include "kernels/cuda/warp_tiles.cuh"
 
 namespace lt2::cuda {
+
+// c [16, 8] += a [16, 8] b [8, 8] of floats with 10 bits behind the point, the lower ones zero.
+// With r = l / 4 and k = l mod 4, lane l holds of a (r, k), (r + 8, k), (r, k + 4), (r + 8, k + 4),
+// of b (k, r) and (k + 4, r), and of c what it does in tensor_core.cuh.
+__device__ inline void MultiplyAddShort(float (&c)[4], const uint32_t (&a)[4],
+                                        const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 
 struct LowerSquare {
   static constexpr int kBlock = 16, kBlocks = 4;
@@ -21,17 +36,18 @@ struct LowerSquare {
   // X_ij, j <= i.
   __device__ float* Inverse(int i, int j) const { return i == j ? Block(i, i) : Block(j, i); }
 
-  // A_jj becomes X_jj. Work of one warp.
+  // A_jj becomes X_jj: its own blocks of 8 by substitution, a lane a column. Work of one warp.
   __device__ void InvertBlock(int j) const {
-    const int lane = threadIdx.x % 32, column = lane % kBlock;
+    const int lane = threadIdx.x % 32, half = lane / kHalf % 2, column = lane % kHalf;
     float* block = Block(j, j);
-    float x[kBlock];
+    float* own = block + half * kHalf * (kStride + 1);
+    float x[kHalf];
 #pragma unroll
-    for (int r = 0; r < kBlock; ++r) {
+    for (int r = 0; r < kHalf; ++r) {
       float sum = r == column ? 1 : 0;
 #pragma unroll
       for (int m = 0; m < r; m += 4) {
-        const float4 a = *reinterpret_cast<const float4*>(block + r * kStride + m);
+        const float4 a = *reinterpret_cast<const float4*>(own + r * kStride + m);
         sum -= a.x * x[m];
         if (m + 1 < r) sum -= a.y * x[m + 1];
         if (m + 2 < r) sum -= a.z * x[m + 2];
@@ -41,24 +57,40 @@ struct LowerSquare {
     }
     __syncwarp();
 #pragma unroll
-    for (int r = 0; r < kBlock; ++r) {
-      if (r % 2 == lane / kBlock) block[r * kStride + column] = x[r];
+    for (int r = 0; r < kHalf; ++r) {
+      if (r % 2 == lane / kBlock) own[r * kStride + column] = x[r];
     }
+    __syncwarp();
+    float first[4] = {}, sum[4] = {}, last[4] = {};
+    first[0] = block[Turned(0)], first[1] = block[Turned(0) + kStride];
+    float* below = block + kHalf * kStride;
+    AddProduct(sum, first, below);
+    Negate(sum);
+    AddProduct(last, sum, below + kHalf);
+    __syncwarp();
+    below[Turned(0)] = last[0], below[Turned(0) + kStride] = last[1];
   }
 
-  // The rest of X, once all X_jj are there. All warps; between two __syncthreads().
+  // The rest of X, once all X_jj are there: columns by the first warps of the block, beside
+  // whatever the others do. Between two __syncthreads().
   __device__ void InvertRest() const {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int j = warp % kBlocks, column = warp / kBlocks * 8 + lane % 8, first_row = lane / 8;
-    for (int i = j + 1; i < kBlocks; ++i) {
-      float sum[4] = {};
-      for (int m = j; m < i; ++m) AddProduct(sum, Block(i, m), Inverse(m, j) + column, first_row);
-      float* to = Block(j, i) + column;
-      Put(to, sum, first_row, 1);
-      float x[4] = {};
-      AddProduct(x, Block(i, i), to, first_row);
-      __syncwarp();
-      Put(to, x, first_row, -1);
+    const int j = __shfl_sync(~0u, threadIdx.x / 32, 0);
+    if (j + 1 >= kBlocks) return;
+    float x[kBlocks - 1][2][4];  // X_mj^T from m = j on
+    LoadTurned(x[0], Block(j, j));
+#pragma unroll
+    for (int n = 1; n < kBlocks; ++n) {
+      const int i = j + n;
+      if (i >= kBlocks) return;
+      float sum[2][4] = {}, product[2][4] = {};
+#pragma unroll
+      for (int m = 0; m < n; ++m) AddProduct(sum, x[m], Block(i, j + m), false);
+      Negate(sum[0]), Negate(sum[1]);
+      AddProduct(product, sum, Block(i, i), true);
+      StoreTurned(Block(j, i), product);
+      if (n + 1 == kBlocks) return;
+#pragma unroll
+      for (int p = 0; p < 8; ++p) x[n][p / 4][p % 4] = product[p / 4][p % 4];
     }
   }
 
@@ -77,28 +109,64 @@ struct LowerSquare {
   }
 
  private:
-  // sum[i] += <row first_row + 4 i of a, the column at x>.
-  __device__ static void AddProduct(float (&sum)[4], const float* a, const float* x,
-                                    int first_row) {
-    float of_x[kBlock];
+  static constexpr int kHalf = 8;
+
+  // A float in two parts of which MultiplyAddShort takes all bits; 2 of its own are lost.
+  struct Parts {
+    uint32_t high, low;
+  };
+  __device__ static uint32_t Short(float x) { return __float_as_uint(x) & 0xffffe000u; }
+  __device__ static Parts PartsOf(float x) {
+    const uint32_t high = Short(x);
+    return {high, Short(x - __uint_as_float(high))};
+  }
+  // The lane's pairs of a block's transpose: rows 2 (lane mod 4) and the next of column lane / 4.
+  __device__ static int Turned(int row) {
+    const int lane = threadIdx.x % 32;
+    return (row + lane % 4 * 2) * kStride + lane / 4;
+  }
+  __device__ static void Negate(float (&x)[4]) {
 #pragma unroll
-    for (int m = 0; m < kBlock; ++m) of_x[m] = x[m * kStride];
+    for (float& of : x) of = -of;
+  }
+
+  // sum [16, 8] += x [16, 8] a^T, a [8, 8]. Inner indices are taken in the order in which x, the
+  // fragment of a result, has them: those of a pair are 4 apart.
+  __device__ static void AddProduct(float (&sum)[4], const float (&x)[4], const float* a) {
+    const int lane = threadIdx.x % 32;
+    const float2 pair = *reinterpret_cast<const float2*>(a + lane / 4 * kStride + lane % 4 * 2);
+    const Parts left[4] = {PartsOf(x[0]), PartsOf(x[2]), PartsOf(x[1]), PartsOf(x[3])};
+    const Parts right[2] = {PartsOf(pair.x), PartsOf(pair.y)};
+    const uint32_t high[4] = {left[0].high, left[1].high, left[2].high, left[3].high};
+    const uint32_t low[4] = {left[0].low, left[1].low, left[2].low, left[3].low};
+    MultiplyAddShort(sum, low, {right[0].high, right[1].high});
+    MultiplyAddShort(sum, high, {right[0].low, right[1].low});
+    MultiplyAddShort(sum, high, {right[0].high, right[1].high});
+  }
+  // The same of [16, 16] each; lower: a is zero above its diagonal.
+  __device__ static void AddProduct(float (&sum)[2][4], const float (&x)[2][4], const float* a,
+                                    bool lower) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int inner = 0; inner < 2; ++inner) {
 #pragma unroll
-      for (int m = 0; m < kBlock; m += 4) {
-        const float4 four = *reinterpret_cast<const float4*>(a + (first_row + 4 * i) * kStride + m);
-        sum[i] += four.x * of_x[m];
-        sum[i] += four.y * of_x[m + 1];
-        sum[i] += four.z * of_x[m + 2];
-        sum[i] += four.w * of_x[m + 3];
+      for (int column = 0; column < 2; ++column) {
+        if (lower && inner > column) continue;
+        AddProduct(sum[column], x[inner], a + column * kHalf * kStride + inner * kHalf);
       }
     }
   }
-  __device__ static void Put(float* to, const float (&x)[4], int first_row, float sign) {
+
+  __device__ static void LoadTurned(float (&x)[2][4], const float* block) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) to[(first_row + 4 * i) * kStride] = sign * x[i];
-    __syncwarp();
+    for (int p = 0; p < 8; ++p) {
+      x[p / 4][p % 4] = block[Turned(p / 4 * kHalf + p % 2) + p % 4 / 2 * kHalf];
+    }
+  }
+  __device__ static void StoreTurned(float* block, const float (&x)[2][4]) {
+#pragma unroll
+    for (int p = 0; p < 8; ++p) {
+      block[Turned(p / 4 * kHalf + p % 2) + p % 4 / 2 * kHalf] = x[p / 4][p % 4];
+    }
   }
 };
 

@@ -65,24 +65,39 @@ struct DeltaTiles {
   }
 };
 
-// What is small of a chunk, in shared memory.
+// What is small of a chunk, in shared memory: asked for by Fetch, the first of the block's copies,
+// and there after Finish, before which the thread has closed one more group of copies.
 template <bool kChannels>
 struct DeltaRows {
   RowWeights decays;
-  // G is their sum, so that differences stay exact.
+  // G / ln 2 is their sum, so that differences stay exact.
   alignas(8) float high[kPanel], low[kPanel];
-  float beta[kPanel], read_by[kPanel];  // read_by: -beta exp(G)
+  float g[kPanel], beta[kPanel], read_by[kPanel];  // read_by: -beta exp(G)
 
-  // Work of the first warp.
-  __device__ void Load(const float* g, const float* beta_of, int64_t stride, int rows) {
+  // Work of the first warp, as is Finish.
+  __device__ void Fetch(const float* g_of, const float* beta_of, int64_t stride, int rows) {
     if (threadIdx.x >= 32) return;
-    decays.Load<bf16>(g, stride, 0, rows);
-    __syncwarp();
 #pragma unroll
-    for (int r = threadIdx.x; r < kPanel; r += 32) {
-      high[r] = static_cast<float>(decays.of_row[r]);
-      low[r] = static_cast<float>(decays.of_row[r] - double{high[r]});
-      beta[r] = r < rows ? beta_of[r * stride] : 0;
+    for (int i = 0; i < 2; ++i) {
+      const int r = 2 * threadIdx.x + i;
+      const bool there = r < rows;
+      const int64_t from = there ? r * stride : 0;
+      const bool decays_too = there && g_of != nullptr;
+      CopyAsync4(SharedAddress(g + r), decays_too ? g_of + from : beta_of, decays_too);
+      CopyAsync4(SharedAddress(beta + r), beta_of + from, there);
+    }
+  }
+  __device__ void Finish(int rows) {
+    constexpr double kLog2E = 1.4426950408889634;
+    if (threadIdx.x >= 32) return;
+    WaitForCopies<1>();
+    decays.Load<bf16>(g, 1, 0, rows);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int r = 2 * threadIdx.x + i;  // the lane's also there
+      const double of = kLog2E * decays.of_row[r];
+      high[r] = static_cast<float>(of);
+      low[r] = static_cast<float>(of - double{high[r]});
       read_by[r] = -beta[r] * decays.from_start[r];
     }
   }
@@ -92,11 +107,15 @@ template <>
 struct DeltaRows<true> {
   float beta[kPanel], read_by[kPanel];
 
-  __device__ void Load(const float*, const float* beta_of, int64_t stride, int rows) {
+  __device__ void Fetch(const float*, const float* beta_of, int64_t stride, int rows) {
     const int r = threadIdx.x;
     if (r >= kPanel) return;
-    beta[r] = r < rows ? beta_of[r * stride] : 0;
-    read_by[r] = -beta[r];
+    CopyAsync4(SharedAddress(beta + r), r < rows ? beta_of + r * stride : beta_of, r < rows);
+  }
+  __device__ void Finish(int) {
+    if (threadIdx.x >= kPanel) return;
+    WaitForCopies<1>();
+    read_by[threadIdx.x] = -beta[threadIdx.x];
   }
 };
 

@@ -25,11 +25,14 @@ class DeltaChunkTiles {
         head_(static_cast<int>(blockIdx.x) % n_.heads),
         place_(PlaceOf(n_.chunks, static_cast<int>(blockIdx.x) / n_.heads)),
         warp_(__shfl_sync(~0u, threadIdx.x / 32, 0)),
-        tile_(warp_ % kTiles),
-        half_(warp_ / kTiles) {}
+        half_(warp_ / kTiles),
+        tile_(half_ == 0 ? warp_ : kPanelThreads / 32 - 1 - warp_) {}
 
   __device__ void Run() {
     if (place_.rows == 0) return;
+    rows_.Fetch(data_.in.g_NG == nullptr ? nullptr : data_.in.g_NG + AtHead(1),
+                data_.in.beta_NG + AtHead(1), n_.heads, place_.rows);
+    CommitCopies();
     FetchTile<kPanelThreads>(tiles_.q, kPanel, data_.in.q_NHK + AtKey(), KeyStride(), place_.rows,
                              n_.k);
     FetchTile<kPanelThreads>(tiles_.k, kPanel, data_.in.k_NHK + AtKey(), KeyStride(), place_.rows,
@@ -39,8 +42,8 @@ class DeltaChunkTiles {
     } else {
       FetchValues();
     }
-    rows_.Load(data_.in.g_NG == nullptr ? nullptr : data_.in.g_NG + AtHead(1),
-               data_.in.beta_NG + AtHead(1), n_.heads, place_.rows);
+    CommitCopies();
+    rows_.Finish(place_.rows);
     WaitForCopies();
     __syncthreads();
     if constexpr (kChannels) {
@@ -144,8 +147,8 @@ class DeltaChunkTiles {
       const float2 high_j = of(rows_.high), low_j = of(rows_.low);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        sums[i][2 * r] *= __expf((high[r] - high_j.x) + (low[r] - low_j.x));
-        sums[i][2 * r + 1] *= __expf((high[r] - high_j.y) + (low[r] - low_j.y));
+        sums[i][2 * r] *= Exp2((high[r] - high_j.x) + (low[r] - low_j.x));
+        sums[i][2 * r + 1] *= Exp2((high[r] - high_j.y) + (low[r] - low_j.y));
       }
     }
   }
@@ -306,7 +309,8 @@ class DeltaChunkTiles {
   const int64_t item_;
   const int head_;
   const ChunkPlace place_;
-  const int warp_, tile_, half_;
+  // What a tile costs grows with its number: the two warps of a scheduler share evenly.
+  const int warp_, half_, tile_;
 };
 
 template <bool kChannels, bool kBackward>
