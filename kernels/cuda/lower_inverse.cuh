@@ -18,8 +18,7 @@ namespace lt2::cuda {
 // of b (k, r) and (k + 4, r), and of c what it does in tensor_core.cuh.
 __device__ inline void MultiplyAddShort(float (&c)[4], const uint32_t (&a)[4],
                                         const uint32_t (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -61,14 +60,16 @@ struct LowerSquare {
       if (r % 2 == lane / kBlock) own[r * kStride + column] = x[r];
     }
     __syncwarp();
-    float first[4] = {}, sum[4] = {}, last[4] = {};
-    first[0] = block[Turned(0)], first[1] = block[Turned(0) + kStride];
+    Sums sum, last;
+    const float first[4] = {block[Turned(0)], block[Turned(0) + kStride], 0, 0};
     float* below = block + kHalf * kStride;
-    AddProduct(sum, first, below);
-    Negate(sum);
-    AddProduct(last, sum, below + kHalf);
+    sum.AddProduct(first, below);
+    float middle[4];
+    sum.Put(middle, -1);
+    last.AddProduct(middle, below + kHalf);
+    last.Put(middle, 1);
     __syncwarp();
-    below[Turned(0)] = last[0], below[Turned(0) + kStride] = last[1];
+    below[Turned(0)] = middle[0], below[Turned(0) + kStride] = middle[1];
   }
 
   // The rest of X, once all X_jj are there: columns by the first warps of the block, beside
@@ -82,15 +83,17 @@ struct LowerSquare {
     for (int n = 1; n < kBlocks; ++n) {
       const int i = j + n;
       if (i >= kBlocks) return;
-      float sum[2][4] = {}, product[2][4] = {};
+      Sums sum[2], product[2];
 #pragma unroll
       for (int m = 0; m < n; ++m) AddProduct(sum, x[m], Block(i, j + m), false);
-      Negate(sum[0]), Negate(sum[1]);
-      AddProduct(product, sum, Block(i, i), true);
-      StoreTurned(Block(j, i), product);
+      float middle[2][4];
+      sum[0].Put(middle[0], -1), sum[1].Put(middle[1], -1);
+      AddProduct(product, middle, Block(i, i), true);
+      product[0].Put(middle[0], 1), product[1].Put(middle[1], 1);
+      StoreTurned(Block(j, i), middle);
       if (n + 1 == kBlocks) return;
 #pragma unroll
-      for (int p = 0; p < 8; ++p) x[n][p / 4][p % 4] = product[p / 4][p % 4];
+      for (int p = 0; p < 8; ++p) x[n][p / 4][p % 4] = middle[p / 4][p % 4];
     }
   }
 
@@ -125,33 +128,37 @@ struct LowerSquare {
     const int lane = threadIdx.x % 32;
     return (row + lane % 4 * 2) * kStride + lane / 4;
   }
-  __device__ static void Negate(float (&x)[4]) {
-#pragma unroll
-    for (float& of : x) of = -of;
-  }
+  // Sums [16, 8] of products, those of low parts on their own: shorter chains.
+  struct Sums {
+    float high[4] = {}, low[4] = {};
 
-  // sum [16, 8] += x [16, 8] a^T, a [8, 8]. Inner indices are taken in the order in which x, the
-  // fragment of a result, has them: those of a pair are 4 apart.
-  __device__ static void AddProduct(float (&sum)[4], const float (&x)[4], const float* a) {
-    const int lane = threadIdx.x % 32;
-    const float2 pair = *reinterpret_cast<const float2*>(a + lane / 4 * kStride + lane % 4 * 2);
-    const Parts left[4] = {PartsOf(x[0]), PartsOf(x[2]), PartsOf(x[1]), PartsOf(x[3])};
-    const Parts right[2] = {PartsOf(pair.x), PartsOf(pair.y)};
-    const uint32_t high[4] = {left[0].high, left[1].high, left[2].high, left[3].high};
-    const uint32_t low[4] = {left[0].low, left[1].low, left[2].low, left[3].low};
-    MultiplyAddShort(sum, low, {right[0].high, right[1].high});
-    MultiplyAddShort(sum, high, {right[0].low, right[1].low});
-    MultiplyAddShort(sum, high, {right[0].high, right[1].high});
-  }
+    // += x [16, 8] a^T, a [8, 8]. Inner indices are taken in the order in which x, the fragment of
+    // a result, has them: those of a pair are 4 apart.
+    __device__ void AddProduct(const float (&x)[4], const float* a) {
+      const int lane = threadIdx.x % 32;
+      const float2 pair = *reinterpret_cast<const float2*>(a + lane / 4 * kStride + lane % 4 * 2);
+      const Parts left[4] = {PartsOf(x[0]), PartsOf(x[2]), PartsOf(x[1]), PartsOf(x[3])};
+      const Parts right[2] = {PartsOf(pair.x), PartsOf(pair.y)};
+      const uint32_t high_left[4] = {left[0].high, left[1].high, left[2].high, left[3].high};
+      const uint32_t low_left[4] = {left[0].low, left[1].low, left[2].low, left[3].low};
+      MultiplyAddShort(high, high_left, {right[0].high, right[1].high});
+      MultiplyAddShort(low, high_left, {right[0].low, right[1].low});
+      MultiplyAddShort(low, low_left, {right[0].high, right[1].high});
+    }
+    __device__ void Put(float (&to)[4], float sign) const {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to[i] = sign * (high[i] + low[i]);
+    }
+  };
   // The same of [16, 16] each; lower: a is zero above its diagonal.
-  __device__ static void AddProduct(float (&sum)[2][4], const float (&x)[2][4], const float* a,
+  __device__ static void AddProduct(Sums (&sum)[2], const float (&x)[2][4], const float* a,
                                     bool lower) {
 #pragma unroll
     for (int inner = 0; inner < 2; ++inner) {
 #pragma unroll
       for (int column = 0; column < 2; ++column) {
         if (lower && inner > column) continue;
-        AddProduct(sum[column], x[inner], a + column * kHalf * kStride + inner * kHalf);
+        sum[column].AddProduct(x[inner], a + column * kHalf * kStride + inner * kHalf);
       }
     }
   }

@@ -21,9 +21,9 @@ class DeltaChunkTiles {
         rows_(rows),
         tiles_(DeltaLayout(n_, kChannels)),
         channels_(tiles_.square.at, tiles_.factors, n_.k),
-        item_(blockIdx.x),
-        head_(static_cast<int>(blockIdx.x) % n_.heads),
-        place_(PlaceOf(n_.chunks, static_cast<int>(blockIdx.x) / n_.heads)),
+        item_(int64_t{blockIdx.y} * n_.heads + blockIdx.x),
+        head_(static_cast<int>(blockIdx.x)),
+        place_(PlaceOf(n_.chunks, static_cast<int>(blockIdx.y))),
         warp_(__shfl_sync(~0u, threadIdx.x / 32, 0)),
         half_(warp_ / kTiles),
         tile_(half_ == 0 ? warp_ : kPanelThreads / 32 - 1 - warp_) {}
@@ -90,7 +90,7 @@ class DeltaChunkTiles {
     return (int64_t{place_.token} * n_.heads + head_) * width;
   }
   __device__ int64_t AtKey() const {
-    const int key_head = head_ / (n_.heads / n_.key_heads);
+    const int key_head = n_.heads == n_.key_heads ? head_ : head_ / (n_.heads / n_.key_heads);
     return (int64_t{place_.token} * n_.key_heads + key_head) * n_.k;
   }
   __device__ int64_t KeyStride() const { return int64_t{n_.key_heads} * n_.k; }
@@ -203,17 +203,22 @@ class DeltaChunkTiles {
   // k_write, the decay and q_read or its scale: the rows of the warp's tile.
   __device__ void StoreKeys() const {
     const int lane = threadIdx.x % 32, padded = PaddedWidth(n_.k), c = lane % 16 * 8;
-    const bool reads = data_.operands.q_read != nullptr;
-    for (int r = lane / 16; r < kTile && c < padded; r += 2) {
-      const int row = tile_ * kTile + r;
-      const auto store = [&](const Tile& from, float factor, bf16* to) {
-        const Piece<8> x = Load<8>(from.Row(row) + c);
+    const auto store = [&](const Tile& tile, const float* factors, float scale, bf16* of_all) {
+      if (c >= padded) return;
+      const int first = tile_ * kTile + lane / 16;
+      const bf16* from = tile.Row(first) + c;
+      bf16* to = Operand(of_all) + first * padded + c;
+#pragma unroll 2
+      for (int r = 0; r < kTile; r += 2, from += 2 * tile.stride, to += 2 * padded) {
+        const float factor = scale * factors[first + r];
+        const Piece<8> x = Load<8>(from);
         const auto two = [&](int i) { return Halves(factor * x[i], factor * x[i + 1]); };
-        StoreEight(Operand(to) + row * padded + c, make_uint4(two(0), two(2), two(4), two(6)));
-      };
-      store(tiles_.k, rows_.decays.to_end[row], data_.operands.k_write);
-      if (!reads) continue;
-      store(tiles_.q, data_.in.scale * rows_.decays.from_start[row], data_.operands.q_read);
+        StoreEight(to, make_uint4(two(0), two(2), two(4), two(6)));
+      }
+    };
+    store(tiles_.k, rows_.decays.to_end, 1, data_.operands.k_write);
+    if (data_.operands.q_read != nullptr) {
+      store(tiles_.q, rows_.decays.from_start, data_.in.scale, data_.operands.q_read);
     }
     const int i = tile_ * 32 + lane;
     if (data_.read_scale != nullptr && i < kPanel) {
@@ -328,8 +333,8 @@ void LaunchPrepareDeltaTiles(const Stream& stream, const DeltaPreparation<bf16>&
   const auto kernel =
       channels ? PrepareDeltaTiles<true, kBackward> : PrepareDeltaTiles<false, kBackward>;
   AllowShared(kernel, shared);
-  const auto blocks = static_cast<unsigned>(chunks * data.in.shape.heads);
-  kernel<<<blocks, kPanelThreads, shared, Handle(stream)>>>(data);
+  const dim3 grid(data.in.shape.heads, static_cast<unsigned>(chunks));
+  kernel<<<grid, kPanelThreads, shared, Handle(stream)>>>(data);
   CheckLaunch("scan_delta prepare");
 }
 

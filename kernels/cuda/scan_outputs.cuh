@@ -95,13 +95,12 @@ inline constexpr int kOutputThreads = 128;
 
 template <Outputs kOutputs, int kGroups>
 __global__ void __launch_bounds__(kOutputThreads, 4)
-    ChunkOutputsTiles(const __grid_constant__ ChunkOutputs<bf16> data, int slices) {
+    ChunkOutputsTiles(const __grid_constant__ ChunkOutputs<bf16> data) {
   constexpr int kColumns = kGroups * kTileColumns;
   const ScanShape& n = data.shape;
-  const int slice = static_cast<int>(blockIdx.x) % slices;
-  const int64_t item = blockIdx.x / slices;
-  const int head = static_cast<int>(item) % n.heads, begin = slice * kColumns;
-  const ChunkPlace place = PlaceOf(n.chunks, static_cast<int>(item) / n.heads);
+  const int begin = blockIdx.x * kColumns, head = blockIdx.y;
+  const int64_t item = int64_t{blockIdx.z} * n.heads + head;
+  const ChunkPlace place = PlaceOf(n.chunks, blockIdx.z);
   if (place.rows == 0) return;
   const int padded = PaddedWidth(n.k), columns = min(kColumns, n.v - begin);
   auto* free = reinterpret_cast<bf16*>(DynamicShared());
@@ -116,7 +115,8 @@ __global__ void __launch_bounds__(kOutputThreads, 4)
     FetchTile<kOutputThreads>(rows, kPanel, data.rows + item * kPanel * padded, padded, kPanel,
                               padded);
   } else {
-    const int64_t at = int64_t{place.token} * n.key_heads + head / (n.heads / n.key_heads);
+    const int key_head = n.heads == n.key_heads ? head : head / (n.heads / n.key_heads);
+    const int64_t at = int64_t{place.token} * n.key_heads + key_head;
     FetchTile<kOutputThreads>(rows, kPanel, data.q_NHK + at * n.k, int64_t{n.key_heads} * n.k,
                               place.rows, n.k);
   }
@@ -132,7 +132,9 @@ __global__ void __launch_bounds__(kOutputThreads, 4)
   WaitForCopies();
   __syncthreads();
 
-  const int tile = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  // What a tile costs depends on its number: schedulers take turns.
+  const int tile = (__shfl_sync(~0u, threadIdx.x / 32, 0) + blockIdx.x + blockIdx.y) % kTiles;
+  const int lane = threadIdx.x % 32;
   float sums[4 * kGroups][4] = {};
   uint32_t a[4];
   for (int c = 0; c < padded; c += 16) {
@@ -188,8 +190,8 @@ void LaunchChunkOutputsTiles(const Stream& stream, const ChunkOutputs<bf16>& dat
   const int shared = (rows + PaddedWidth(n.k) * TileStride(kColumns)) * int{sizeof(bf16)};
   const auto kernel = ChunkOutputsTiles<kOutputs, kGroups>;
   AllowShared(kernel, shared);
-  const auto blocks = static_cast<unsigned>(chunks * n.heads * slices);
-  kernel<<<blocks, kOutputThreads, shared, Handle(stream)>>>(data, slices);
+  const dim3 grid(slices, n.heads, static_cast<unsigned>(chunks));
+  kernel<<<grid, kOutputThreads, shared, Handle(stream)>>>(data);
 }
 
 template <class T, Outputs kOutputs>

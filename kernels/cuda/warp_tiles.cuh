@@ -31,9 +31,19 @@ __device__ inline void FetchTile(const Tile& tile, int rows, const bf16* from, i
                                  int valid, int columns) {
   constexpr int kPieces = 16, kRows = kThreads / kPieces;  // of a row, and at a time
   const int first = threadIdx.x / kPieces, width = TileWidth(columns);
+  const bool whole = from != nullptr && valid >= rows && columns == width && rows % kRows == 0;
   for (int c = threadIdx.x % kPieces * 8; c < width; c += kPieces * 8) {
     const bf16* at = from + first * stride + c;
+    if (whole) {
+      uint32_t to = SharedAddress(tile.Row(first) + c);
 #pragma unroll 4
+      for (int r = 0; r < rows; r += kRows, at += kRows * stride) {
+        CopyAsync16(to, at, true);
+        to += kRows * tile.stride * static_cast<int>(sizeof(bf16));
+      }
+      continue;
+    }
+#pragma unroll 1
     for (int r = first; r < rows; r += kRows, at += kRows * stride) {
       bf16* to = tile.Row(r) + c;
       if (from != nullptr) {
