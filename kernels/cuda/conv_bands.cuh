@@ -45,7 +45,6 @@ __device__ inline void WaitForToken() {
 
 // Sums over heads for tokens one after the other. Four neighbouring threads add up with shuffles,
 // and then their head's fours. All threads of the block must call.
-template <int kFours>  // of a head; 0: as many as there are
 struct ConvHeadSums {
   float (*of_four)[kConvMostThreads / 2];  // two buffers: tokens take turns
 
@@ -57,7 +56,7 @@ struct ConvHeadSums {
     sum += __shfl_xor_sync(~0u, sum, 1);
     if (threadIdx.x % 2 == 0) of_four[turn % 2][threadIdx.x / 2] = sum;
     __syncthreads();
-    const int fours = kFours > 0 ? kFours : place.lanes / 4;
+    const int fours = place.lanes / 4;
     const float2* from = reinterpret_cast<const float2*>(of_four[turn % 2]) + place.head * fours;
     float2 total = from[0];
 #pragma unroll
@@ -122,14 +121,13 @@ struct ConvRing {
   }
 };
 
-// kNorms: heads are normed, with as many fours of threads as kFours says; SiLU follows, and there
-// are neither biases nor tails.
-template <bool kNorms, int kFours, int W, int n, class T>
+// kNorms: there is SiLU, heads are normed, and there are neither biases nor tails.
+template <bool kNorms, int W, int n, class T>
 __global__ void __launch_bounds__(kConvMostThreads, 4)
     ConvForward(const __grid_constant__ ConvParts<T> parts) {
   __shared__ Packed<T, n> x_slots[kConvRing][kConvMostThreads];
   __shared__ __align__(8) float of_four[2][kConvMostThreads / 2];
-  const ConvHeadSums<kFours> heads{of_four};
+  const ConvHeadSums heads{of_four};
   const ConvPart<T>& part = parts.OfBlock();
   const ConvInput<T>& in = part.in;
   const ConvPlace<n> place(part);
@@ -177,13 +175,13 @@ __global__ void __launch_bounds__(kConvMostThreads, 4)
   }
 }
 
-template <bool kNorms, int kFours, int W, int n, class T>
+template <bool kNorms, int W, int n, class T>
 __global__ void __launch_bounds__(kConvMostThreads, 3)
     ConvBackward(const __grid_constant__ ConvParts<T> parts) {
   __shared__ Packed<T, n> x_slots[kConvRing][kConvMostThreads];
   __shared__ Packed<T, n> dy_slots[kConvRing][kConvMostThreads];
   __shared__ __align__(8) float of_four[2][kConvMostThreads / 2];
-  const ConvHeadSums<kFours> heads{of_four};
+  const ConvHeadSums heads{of_four};
   const ConvPart<T>& part = parts.OfBlock();
   const ConvInput<T>& in = part.in;
   const ConvPlace<n> place(part);
@@ -283,20 +281,20 @@ __global__ void __launch_bounds__(kConvMostThreads, 3)
   }
 }
 
-template <bool kNorms, int kFours, int W, int n, class T>
+template <bool kNorms, int W, int n, class T>
 void RunConvForward(const Stream& stream, const char* name, const ConvParts<T>& parts) {
   const dim3 grid = ConvGrid(parts, 16, 16);
-  ConvForward<kNorms, kFours, W, n><<<grid, parts.threads, 0, Handle(stream)>>>(parts);
+  ConvForward<kNorms, W, n><<<grid, parts.threads, 0, Handle(stream)>>>(parts);
   CheckLaunch(name);
 }
 
 // Gives `parts` their workspace.
-template <bool kNorms, int kFours, int W, int n, class T>
+template <bool kNorms, int W, int n, class T>
 void RunConvBackward(const Stream& stream, const char* name, ConvParts<T> parts) {
   const dim3 grid = ConvGrid(parts, 12, 32);
   const int64_t stride = (kNorms ? W : W + 1) * parts.columns;
   parts.partial = ScratchFor<float>(stream, grid.y * stride);
-  ConvBackward<kNorms, kFours, W, n><<<grid, parts.threads, 0, Handle(stream)>>>(parts);
+  ConvBackward<kNorms, W, n><<<grid, parts.threads, 0, Handle(stream)>>>(parts);
   CheckLaunch(name);
   FinishSums(stream, name, grid.y, stride, stride, parts.partial, ConvSumTarget<T>{parts, W});
 }

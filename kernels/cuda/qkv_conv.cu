@@ -1,4 +1,5 @@
 #include "kernels/cuda/conv_bands.cuh"
+#include "kernels/cuda/conv_heads.cuh"
 #include "kernels/qkv_conv.h"
 
 namespace lt2::cuda {
@@ -34,14 +35,28 @@ bool InOneLaunch(const Args& a, const std::array<Tensor, kQkv>& read,
   return fits;
 }
 
-// fn.operator()<kFours>(): known to the compiler for the usual heads of bfloat16, 96 and 128.
+// Calls fn.operator()<Lanes>() where heads can be convolved each by a half warp: the usual ones of
+// bfloat16, values in whole heads of as many channels.
 template <class T, class Fn>
-void DispatchFours(int64_t head_dim, const Fn& fn) {
+bool DispatchHeads(const std::array<ConvPart<T>, kQkv>& part, int64_t head_dim, const Fn& fn) {
   if constexpr (std::is_same_v<T, bf16>) {
-    if (head_dim == 96) return fn.template operator()<3>();
-    if (head_dim == 128) return fn.template operator()<4>();
+    for (const ConvPart<T>& of : part) {
+      const auto taps = reinterpret_cast<uintptr_t>(of.in.w_CW);
+      const auto gradients = reinterpret_cast<uintptr_t>(of.dw_CW);
+      if (of.in.channels % head_dim != 0 || taps % 16 != 0 || gradients % 16 != 0) return false;
+    }
+    switch (head_dim) {
+      case 64:
+        return fn.template operator()<HeadLanes<1, 2>>(), true;
+      case 96:
+        return fn.template operator()<HeadLanes<3, 1>>(), true;
+      case 128:
+        return fn.template operator()<HeadLanes<1, 4>>(), true;
+      default:
+        return false;
+    }
   }
-  fn.template operator()<0>();
+  return false;
 }
 
 template <class T>
@@ -52,10 +67,13 @@ void RunForward(Stream& stream, const QkvConvForwardArgs& a) {
     part[p] = PartOf<T>(a, p);
     part[p].y_NC = Data<T>(a.y_NC[p]);
   }
-  DispatchFours<T>(a.head_dim, [&]<int kFours>() {
-    RunConvForward</*kNorms=*/true, kFours, kTaps, kWide<T>>(
-        stream, "qkv_conv", ConvParts<T>(part, kQkv, kWide<T>, a.eps));
+  const char* name = "qkv_conv";
+  const bool done = DispatchHeads<T>(part, a.head_dim, [&]<class Lanes>() {
+    RunConvHeadsForward<Lanes>(stream, name, ConvHeadParts(part, Lanes::kHeadDim, a.eps));
   });
+  if (done) return;
+  RunConvForward</*kNorms=*/true, kTaps, kWide<T>>(stream, name,
+                                                   ConvParts<T>(part, kQkv, kWide<T>, a.eps));
 }
 
 template <class T>
@@ -69,10 +87,13 @@ void RunBackward(Stream& stream, const QkvConvBackwardArgs& a) {
     part[p].accumulate = a.accumulate_dx[p];
     part[p].dw_CW = DataOrNull<float>(a.dw_CW[p]);
   }
-  DispatchFours<T>(a.head_dim, [&]<int kFours>() {
-    RunConvBackward</*kNorms=*/true, kFours, kTaps, kWide<T>>(
-        stream, "qkv_conv backward", ConvParts<T>(part, kQkv, kWide<T>, a.eps));
+  const char* name = "qkv_conv backward";
+  const bool done = DispatchHeads<T>(part, a.head_dim, [&]<class Lanes>() {
+    RunConvHeadsBackward<Lanes>(stream, name, ConvHeadParts(part, Lanes::kHeadDim, a.eps));
   });
+  if (done) return;
+  RunConvBackward</*kNorms=*/true, kTaps, kWide<T>>(stream, name,
+                                                    ConvParts<T>(part, kQkv, kWide<T>, a.eps));
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ void RunForward(const Stream& stream, const ShortConvForwardArgs& a) {
   const bool usual = DispatchWidth(in.width, [&]<int W>() {
     DispatchPieces<T>(in.channels, {a.x_NC, a.bias_C, a.tail_DPC, a.y_NC}, [&]<int n>() {
       const ConvPart<T> part{.in = in, .y_NC = Data<T>(a.y_NC)};
-      RunConvForward</*kNorms=*/false, 0, W, n>(stream, "short_conv", ConvParts<T>({part}, 1, n));
+      RunConvForward</*kNorms=*/false, W, n>(stream, "short_conv", ConvParts<T>({part}, 1, n));
     });
   });
   if (!usual) ForwardAnyWidth(stream, AnyWidth<T>{in, nullptr}, Data<T>(a.y_NC));
@@ -131,7 +131,7 @@ void RunBackward(const Stream& stream, const ShortConvBackwardArgs& a) {
                            .dbias_C = DataOrNull<float>(a.dbias_C)};
     const auto tensors = {a.x_NC, a.bias_C, a.tail_DPC, a.dy_NC, a.dx_NC};
     DispatchPieces<T>(in.channels, tensors, [&]<int n>() {
-      RunConvBackward</*kNorms=*/false, 0, W, n>(stream, name, ConvParts<T>({part}, 1, n));
+      RunConvBackward</*kNorms=*/false, W, n>(stream, name, ConvParts<T>({part}, 1, n));
     });
   });
   if (!usual) BackwardAnyWidth(stream, a, in);

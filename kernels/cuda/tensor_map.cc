@@ -63,6 +63,14 @@ CUtensorMap MatrixMap(const void* x, int64_t height, int64_t width, int rows, in
                    columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
 }
 
+CUtensorMap RowsMap(const void* x, int64_t height, int64_t width, int rows, int columns) {
+  return Encode<2>(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, x,
+                   {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(height)},
+                   {2 * static_cast<cuuint64_t>(width)},
+                   {static_cast<cuuint32_t>(columns), static_cast<cuuint32_t>(rows)},
+                   CU_TENSOR_MAP_SWIZZLE_NONE);
+}
+
 CUtensorMap FloatMap(const void* x, int64_t rows, int64_t columns, int64_t stride, int count) {
   return Encode<2>(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, x,
                    {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},

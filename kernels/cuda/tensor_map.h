@@ -18,6 +18,10 @@ CUtensorMap PanelMap(const void* x, int64_t tokens, int64_t heads, int64_t size,
 // a panel. x begins at a multiple of 16 bytes and width is a multiple of 8.
 CUtensorMap MatrixMap(const void* x, int64_t height, int64_t width, int rows, int columns);
 
+// Boxes of `rows` rows and `columns` columns, at most 256, of a matrix x [height, width] in bf16,
+// as they are. x begins at a multiple of 16 bytes and width is a multiple of 8.
+CUtensorMap RowsMap(const void* x, int64_t height, int64_t width, int rows, int columns);
+
 // Boxes of `count` floats of a row of x [rows, columns]. Rows are `stride` floats apart, x begins
 // at a multiple of 16 bytes; stride and count are multiples of 4.
 CUtensorMap FloatMap(const void* x, int64_t rows, int64_t columns, int64_t stride, int count);
