@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/elementwise.h"
+
 namespace lt2 {
 namespace {
 
@@ -25,8 +27,10 @@ double ProductFlops(const Tensor& x, const Tensor& w) { return 2.0 * x.size() * 
 }  // namespace
 
 Cost CostOf(const HeadLossForwardArgs& args) {
-  return {.flops = ProductFlops(args.x_ND, args.w_VD),
-          .bytes = static_cast<double>(args.x_ND.bytes() + args.w_VD.bytes())};
+  const int products = 1 + args.dx_ND.defined() + args.dw_VD.defined();
+  const int passes = args.dsums.defined() ? 2 : 1;
+  return {.flops = products * ProductFlops(args.x_ND, args.w_VD),
+          .bytes = static_cast<double>(passes * (args.x_ND.bytes() + args.w_VD.bytes()))};
 }
 
 Cost CostOf(const HeadLossBackwardArgs& args) {
@@ -41,7 +45,8 @@ namespace {
 struct Visit {
   Saved x;
   Tensor targets_N, loss_N, lse_N, sums;
-  Tensor probabilities;  // undefined if logits are computed again
+  Tensor probabilities = {};  // undefined if logits are computed again
+  Tensor dx_ND = {};          // where forward made the gradients, and it is wanted
   Shape logits_shape;
   int64_t chunk_rows = 0;
 };
@@ -54,7 +59,8 @@ Visit RunForward(Tape& tape, const Var& x_ND, const Param& w_VD, const Tensor& t
   CHECK_EQ(targets_N.size(), x.dim(0));
   const int64_t N = x.dim(0), V = w.dim(0);
   const int64_t chunk_rows = ChunkRows(x.dtype(), N, V, options.chunk_rows);
-  const bool keep = tape.recording() && N * V <= options.keep_at_most;
+  const bool at_once = tape.recording() && options.dsums.defined();
+  const bool keep = tape.recording() && !at_once && N * V <= options.keep_at_most;
   Visit visit{.x = tape.Save(x_ND),
               .targets_N = targets_N,
               .loss_N = Tensor::Empty({N}, AccumulatorOf(x.dtype()), tape.device()),
@@ -62,6 +68,9 @@ Visit RunForward(Tape& tape, const Var& x_ND, const Param& w_VD, const Tensor& t
               .sums = Tensor::Empty({kHeadLossSums}, DType::kF64, tape.device()),
               .logits_shape = {keep ? N : chunk_rows, V},
               .chunk_rows = chunk_rows};
+  if (at_once && x_ND.needs_grad()) {
+    visit.dx_ND = Tensor::Empty(x.shape(), x.dtype(), tape.device());
+  }
   const Tensor logits = Tensor::Empty(visit.logits_shape, x.dtype(), tape.device());
   HeadLossForward(tape.stream(), {.x_ND = x,
                                   .w_VD = w,
@@ -71,6 +80,9 @@ Visit RunForward(Tape& tape, const Var& x_ND, const Param& w_VD, const Tensor& t
                                   .lse_N = visit.lse_N,
                                   .sums = visit.sums,
                                   .keep_probabilities = keep,
+                                  .dsums = at_once ? options.dsums : Tensor(),
+                                  .dx_ND = visit.dx_ND,
+                                  .dw_VD = at_once ? w_VD.main_grad : Tensor(),
                                   .chunk_rows = chunk_rows});
   if (keep) visit.probabilities = logits;
   return visit;
@@ -101,6 +113,15 @@ Var HeadLoss(Tape& tape, Var x_ND, Param& w_VD, const Tensor& targets_N,
   Visit visit = RunForward(tape, x_ND, w_VD, targets_N, options);
   visit.loss_N = {};
   const Tensor sums = std::exchange(visit.sums, {});
+  if (options.dsums.defined()) {
+    auto hand_over = [&stream = tape.stream(), dsums = options.dsums, dx_ND = visit.dx_ND](
+                         std::span<const Tensor> dy, std::span<GradSlot> dx) {
+      CHECK(dy[0].SharesStorageWith(dsums)) << "the sums have another gradient than was said";
+      PassGradient(stream, dx[0], dx_ND);
+    };
+    return tape.Record(
+        {x_ND}, sums, {.name = "head_loss", .params = {&w_VD}, .input_grad = std::move(hand_over)});
+  }
   auto backward = [&stream = tape.stream(), visit, &w_VD](std::span<const Tensor> dy,
                                                           std::span<GradSlot> dx) {
     RunBackward(stream, visit, w_VD, {.dsums = dy[0]}, dx[0]);

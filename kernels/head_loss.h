@@ -23,6 +23,10 @@ struct HeadLossOptions {
   int64_t chunk_rows = 0;  // tokens whose logits exist at a time; 0 = chosen from the vocabulary
   // Up to this many probabilities are kept from forward to backward; more are computed again.
   int64_t keep_at_most = int64_t{1} << 21;
+  // The gradient of the sums, F64 [kHeadLossSums], where it is known before: a recorded forward
+  // then makes the gradients of x and w too, from logits computed once, and Backward must be seeded
+  // with this very tensor.
+  Tensor dsums = {};
 };
 
 struct HeadLossForwardArgs {
@@ -32,6 +36,8 @@ struct HeadLossForwardArgs {
   Tensor loss_N, lse_N;  // 0 where not counted
   Tensor sums;           // F64 [kHeadLossSums]
   bool keep_probabilities = false;  // leave them in logits; rows that are not counted are 0
+  Tensor dsums;         // F64 [kHeadLossSums], or undefined; where given, and nothing is kept:
+  Tensor dx_ND, dw_VD;  // written, and added to; undefined where not wanted
   int64_t chunk_rows = 0;
 };
 

@@ -62,7 +62,7 @@ class OpTarget final : public BenchTarget {
 
   // These read a result on the host, or give an argument from there.
   bool waits() const override {
-    return std::set<std::string>{"head_loss", "step_decision"}.contains(op_case_.op);
+    return std::set<std::string>{"linear_cross_entropy", "step_decision"}.contains(op_case_.op);
   }
 
  private:

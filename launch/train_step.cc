@@ -95,7 +95,8 @@ void TrainStep::ForwardBackward(LoopDiagnostics* diagnostics) {
     loss = model_.Forward(tape, ids_N_, targets_N_, documents_,
                           {.recompute = options_.recompute,
                            .diagnostics = diagnostics,
-                           .before_params = [this](int end) { optimizer_->WaitForValues(end); }});
+                           .before_params = [this](int end) { optimizer_->WaitForValues(end); },
+                           .z_loss = options_.optimizer.z_loss});
     AccumulateInto(stream_, sums_, loss.sums.value);
     for (const Var& own : loss.auxiliary) AccumulateInto(stream_, auxiliary_, own.value);
     has_auxiliary_losses_ = !loss.auxiliary.empty();

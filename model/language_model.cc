@@ -85,8 +85,14 @@ LanguageModel::Loss LanguageModel::Forward(Tape& tape, const Tensor& ids_N, cons
   const LoopedStack::Output out =
       stack_->Forward(tape, Embedding(tape, ids_N, embed_), documents, options,
                       diagnostics != nullptr ? readout : nullptr);
-  return {.sums = HeadLoss(tape, stack_->Normed(tape, out.h_ND), head_weight(), targets_N),
-          .auxiliary = out.auxiliary_losses};
+  Loss loss{.sums = {}, .auxiliary = out.auxiliary_losses};
+  if (options.z_loss) {
+    loss.z_loss = *options.z_loss;
+    loss.seed = SeedOfSums(tape.device(), loss.z_loss);
+  }
+  loss.sums = HeadLoss(tape, stack_->Normed(tape, out.h_ND), head_weight(), targets_N,
+                       {.dsums = loss.seed});
+  return loss;
 }
 
 // Each loop's head comes right after the loop, so that backward holds one loop's gradient at a
@@ -121,17 +127,24 @@ int64_t LanguageModel::loss_sums() const {
   return config_.exit_gate ? kExitProbabilitySums + config_.loops : int64_t{kHeadLossSums};
 }
 
-// Filled where they are, so that a recorded step makes them too.
-std::vector<Tape::Seed> LanguageModel::Seeds(const Loss& loss, double z_loss) const {
-  Stream stream{.device = loss.sums.value.device()};
-  const Tensor seed = Tensor::Zeros({loss_sums()}, DType::kF64, stream.device);
+// Seeds are filled where they are, so that a recorded step makes them too.
+Tensor LanguageModel::SeedOfSums(Device device, double z_loss) const {
+  Stream stream{.device = device};
+  const Tensor seed = Tensor::Zeros({loss_sums()}, DType::kF64, device);
   const auto set = [&](int64_t at, double value) {
     if (value != 0) Fill(stream, seed.Rows(at, at + 1), value);
   };
   set(kLossSum, 1);
   set(kSquaredLseSum, z_loss);
   if (config_.exit_gate) set(kExitEntropySum, -config_.exit_entropy);
-  std::vector<Tape::Seed> seeds = {{loss.sums, seed}};
+  return seed;
+}
+
+std::vector<Tape::Seed> LanguageModel::Seeds(const Loss& loss, double z_loss) const {
+  CHECK(!loss.seed.defined() || loss.z_loss == z_loss) << "the forward was told another z_loss";
+  Stream stream{.device = loss.sums.value.device()};
+  std::vector<Tape::Seed> seeds = {
+      {loss.sums, loss.seed.defined() ? loss.seed : SeedOfSums(stream.device, z_loss)}};
   for (const Var& auxiliary : loss.auxiliary) {
     const Tensor one = Tensor::Empty({1}, DType::kF64, stream.device);
     Fill(stream, one, 1);

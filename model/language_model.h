@@ -33,6 +33,9 @@ class LanguageModel {
   struct Loss {
     Var sums;
     std::vector<Var> auxiliary;  // F64 [1] each: seed them with 1
+    // The seed of sums, where the forward made gradients from it, and its z_loss.
+    Tensor seed = {};
+    double z_loss = 0;
   };
   Loss Forward(Tape& tape, const Tensor& ids_N, const Tensor& targets_N, const Documents& documents,
                const ForwardOptions& options = {});
@@ -67,6 +70,7 @@ class LanguageModel {
 
  private:
   Param& head_weight() { return head_ != nullptr ? *head_ : embed_; }
+  Tensor SeedOfSums(Device device, double z_loss) const;
   // Gate logits [N, 1] from the normed output of a loop.
   Var Gate(Tape& tape, const Var& normed_ND);
   Loss ForwardWithExits(Tape& tape, const Tensor& ids_N, const Tensor& targets_N,

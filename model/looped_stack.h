@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "model/block.h"
@@ -34,6 +35,9 @@ struct ForwardOptions {
   std::function<void(int end)> before_params = {};
   // Prefill: one state per (loop, layer), loop-major, to be filled.
   std::vector<MixerState>* states = nullptr;
+  // What LanguageModel::Seeds will be told, where a recorded forward may know it: the head then
+  // makes its gradients from logits computed once.
+  std::optional<double> z_loss = {};
 };
 
 class LoopedStack {

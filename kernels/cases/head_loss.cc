@@ -8,8 +8,9 @@
 namespace lt2 {
 namespace {
 
-// loss [1] = (sum loss_i + z sum lse_i²) / counted; 0 where nothing is counted.
-Var MeanLoss(Tape& tape, Var sums, double z_loss) {
+// loss [1] = (sum loss_i + z sum lse_i²) / counted; 0 where nothing is counted. `known`: the
+// gradient of the sums, if it was told before.
+Var MeanLoss(Tape& tape, Var sums, double z_loss, const Tensor& known) {
   const Device device = tape.device();
   const auto on_device = [device](std::initializer_list<double> values) {
     return Tensor::FromHost(std::vector<double>(values), {static_cast<int64_t>(values.size())},
@@ -18,8 +19,9 @@ Var MeanLoss(Tape& tape, Var sums, double z_loss) {
   std::vector<double> s(kHeadLossSums);
   if (device.backend != Backend::kMeta) s = sums.value.ToDoubles();
   const double scale = s[kCountedSum] > 0 ? 1 / s[kCountedSum] : 0;
-  const auto backward = [on_device, device, scale, z_loss](std::span<const Tensor> dy,
-                                                           std::span<GradSlot> dx) {
+  const auto backward = [on_device, device, scale, z_loss, known](std::span<const Tensor> dy,
+                                                                  std::span<GradSlot> dx) {
+    if (known.defined()) return dx[0].Set(known);
     const double a = device.backend != Backend::kMeta ? scale * dy[0].ToDoubles()[0] : 0;
     dx[0].Set(on_device({a, z_loss * a, 0}));
   };
@@ -42,10 +44,24 @@ CaseData Instance(uint64_t seed, int64_t N, int64_t D, int64_t V, double z_loss,
                      {"target", targets}}};
 }
 
-HeadLossOptions OptionsOf(const CaseContext& c) {
+// The loss's cotangent is known before the forward, which makes the gradients.
+CaseData Known(CaseData data) {
+  constexpr double kCotangent = 0.75;
+  double counted = 0;
+  for (double target : data.inputs.at("target").values) counted += target >= 0;
+  data.name += "_known";
+  data.attributes["known"] = kCotangent / counted;
+  data.cotangents["loss"] = {.shape = {1}, .values = {kCotangent}};
+  return data;
+}
+
+HeadLossOptions OptionsOf(CaseContext& c) {
   HeadLossOptions options;
   options.chunk_rows = static_cast<int64_t>(c.Number("chunk_rows", 0));
   if (c.Number("keep", 1) == 0) options.keep_at_most = 0;
+  if (const double a = c.Number("known", 0); a != 0) {
+    options.dsums = c.Doubles("dsums", {a, c.Number("z_loss") * a, 0});
+  }
   return options;
 }
 
@@ -60,10 +76,16 @@ std::vector<CaseData> Instances(uint64_t seed) {
 OpCase HeadLossCase() {
   return {.op = "linear_cross_entropy",
           .run = [](CaseContext& c) -> std::map<std::string, Var> {
-            Var sums = HeadLoss(c.tape(), c.In("x"), c.Matrix("w"), c.Ints("target"), OptionsOf(c));
-            return {{"loss", MeanLoss(c.tape(), sums, c.Number("z_loss", 0))}};
+            const HeadLossOptions options = OptionsOf(c);
+            Var sums = HeadLoss(c.tape(), c.In("x"), c.Matrix("w"), c.Ints("target"), options);
+            return {{"loss", MeanLoss(c.tape(), sums, c.Number("z_loss", 0), options.dsums)}};
           },
-          .instances = Instances,
+          .instances =
+              [](uint64_t seed) {
+                std::vector<CaseData> instances = Instances(seed);
+                for (CaseData& data : Instances(seed)) instances.push_back(Known(std::move(data)));
+                return instances;
+              },
           .bench = [] { return Instance(0, 2048, 128, 256, 0, 1, 0); },
           .gpu_bench = [] { return Instance(0, 8192, 2048, 32768, 0, 1, 0); }};
 }

@@ -14,41 +14,6 @@ __device__ void ZeroRow(T* z, int64_t V) {
   for (int64_t v = threadIdx.x; v < V; v += kThreads) Put(z, v, 0);
 }
 
-// z [rows, V]: loss and log-sum-exp of each row; with `keep` probabilities replace the logits.
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    LossOfRows(int64_t V, bool eights, bool keep, T* z_NV, const int32_t* targets_N, float* loss_N,
-               float* lse_N) {
-  T* z = z_NV + blockIdx.x * V;
-  const int target = targets_N[blockIdx.x];
-  if (target >= V) __trap();
-  if (target < 0) {
-    if (threadIdx.x == 0) loss_N[blockIdx.x] = lse_N[blockIdx.x] = 0;
-    if (keep) ZeroRow(z, V);
-    return;
-  }
-  const float target_logit = Get(z, target);  // before anybody writes
-  SumExp own;
-  ForEachOf<kThreads>(
-      z, V, eights, [&](int64_t, const Eight<T>& of) { Add<T>(own, of.value); },
-      [&](int64_t, float value) { Add<T>(own, {value}); });
-  const SumExp all = BlockMerge<T, kThreads>(own);
-  if (threadIdx.x == 0) {
-    lse_N[blockIdx.x] = all.most + logf(all.sum);
-    loss_N[blockIdx.x] = logf(all.sum) + (all.most - target_logit);
-  }
-  if (!keep) return;
-  const float inverse = 1 / all.sum;
-  ForEachOf<kThreads>(
-      z, V, eights,
-      [&](int64_t v, Eight<T> of) {
-#pragma unroll
-        for (float& value : of.value) value = ExpFor<T>(value - all.most) * inverse;
-        of.Store(z + v);
-      },
-      [&](int64_t v, float value) { Put(z, v, ExpFor<T>(value - all.most) * inverse); });
-}
-
 // Of the sums, or of each token: where dsums is null, and null again is 0.
 struct ResultGradients {
   const double* dsums;
@@ -67,6 +32,74 @@ struct ResultGradients {
   }
 };
 
+// The gradient of a logit, from the logit or its probability.
+template <class T>
+struct LogitGradient {
+  float lse, of_loss, of_lse;
+  int target;
+  bool probabilities;
+
+  __device__ float operator()(int64_t v, float value) const {
+    const float p = probabilities ? value : ExpFor<T>(value - lse);
+    return of_loss * (v == target ? p - 1 : p) + of_lse * p;
+  }
+};
+
+// z_v becomes with(v, z_v): z [V], a row.
+template <class T, class With>
+__device__ void ReplaceRow(T* z, int64_t V, bool eights, const With& with) {
+  ForEachOf<kThreads>(
+      z, V, eights,
+      [&](int64_t v, Eight<T> of) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) of.value[i] = with(v + i, of.value[i]);
+        of.Store(z + v);
+      },
+      [&](int64_t v, float value) { Put(z, v, with(v, value)); });
+}
+
+enum class Replace { kNothing, kByProbabilities, kByGradients };
+
+// z [rows, V]: loss and log-sum-exp of each row, and what replaces the logits.
+template <class T, Replace kReplace>
+__global__ void __launch_bounds__(kThreads)
+    LossOfRows(int64_t V, bool eights, T* z_NV, const int32_t* targets_N, float* loss_N,
+               float* lse_N, const double* dsums) {
+  T* z = z_NV + blockIdx.x * V;
+  const int target = targets_N[blockIdx.x];
+  if (target >= V) __trap();
+  if (target < 0) {
+    if (threadIdx.x == 0) loss_N[blockIdx.x] = lse_N[blockIdx.x] = 0;
+    if constexpr (kReplace != Replace::kNothing) ZeroRow(z, V);
+    return;
+  }
+  const float target_logit = Get(z, target);  // before anybody writes
+  SumExp own;
+  ForEachOf<kThreads>(
+      z, V, eights, [&](int64_t, const Eight<T>& of) { Add<T>(own, of.value); },
+      [&](int64_t, float value) { Add<T>(own, {value}); });
+  const SumExp all = BlockMerge<T, kThreads>(own);
+  const float lse = all.most + logf(all.sum);
+  if (threadIdx.x == 0) {
+    lse_N[blockIdx.x] = lse;
+    loss_N[blockIdx.x] = logf(all.sum) + (all.most - target_logit);
+  }
+  if constexpr (kReplace == Replace::kByProbabilities) {
+    const float inverse = 1 / all.sum;
+    ReplaceRow(z, V, eights,
+               [=](int64_t, float value) { return ExpFor<T>(value - all.most) * inverse; });
+  }
+  if constexpr (kReplace == Replace::kByGradients) {
+    const ResultGradients results{.dsums = dsums, .dloss_N = nullptr, .dlse_N = nullptr};
+    ReplaceRow(z, V, eights,
+               LogitGradient<T>{.lse = lse,
+                                .of_loss = results.of_loss(0),
+                                .of_lse = results.of_lse(0, lse),
+                                .target = target,
+                                .probabilities = false});
+  }
+}
+
 // Logits or probabilities z [rows, V] become the gradients of the logits.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
@@ -77,18 +110,12 @@ __global__ void __launch_bounds__(kThreads)
   if (target < 0) return ZeroRow(z, V);
   const float lse = lse_N[blockIdx.x];
   const float of_loss = results.of_loss(blockIdx.x), of_lse = results.of_lse(blockIdx.x, lse);
-  const auto gradient = [=](int64_t v, float value) {
-    const float p = probabilities ? value : ExpFor<T>(value - lse);
-    return of_loss * (v == target ? p - 1 : p) + of_lse * p;
-  };
-  ForEachOf<kThreads>(
-      z, V, eights,
-      [&](int64_t v, Eight<T> of) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) of.value[i] = gradient(v + i, of.value[i]);
-        of.Store(z + v);
-      },
-      [&](int64_t v, float value) { Put(z, v, gradient(v, value)); });
+  ReplaceRow(z, V, eights,
+             LogitGradient<T>{.lse = lse,
+                              .of_loss = of_loss,
+                              .of_lse = of_lse,
+                              .target = target,
+                              .probabilities = probabilities});
 }
 
 // One block: sums of losses, of lse² and of tokens that count.
@@ -118,22 +145,41 @@ __global__ void __launch_bounds__(kSumThreads)
   for (int s = 0; s < kHeadLossSums; ++s) sums[s] = of_thread[s][0];
 }
 
+// From gradients dz of the logits of x's rows.
+void AddProducts(Stream& stream, const Tensor& dz, const Tensor& x, const Tensor& w_VD,
+                 const Tensor& dx, bool accumulate_dx, const Tensor& dw_VD) {
+  if (dx.defined()) {
+    cuda::Gemm(stream, {.a = dz, .b = w_VD, .c = dx, .accumulate = accumulate_dx});
+  }
+  if (dw_VD.defined()) {
+    cuda::Gemm(stream, {.a = dz, .b = x, .c = dw_VD, .transpose_a = true, .accumulate = true});
+  }
+}
+
+Tensor RowsOrNone(const Tensor& x, int64_t begin, int64_t rows) {
+  return x.defined() ? x.Rows(begin, begin + rows) : Tensor();
+}
+
 template <class T>
 void Forward(Stream& stream, const HeadLossForwardArgs& args) {
   const int64_t N = args.x_ND.dim(0), V = args.w_VD.dim(0);
   const int32_t* targets = Data<int32_t>(args.targets_N);
   float *loss = Data<float>(args.loss_N), *lse = Data<float>(args.lse_N);
+  const double* dsums = DataOrNull<double>(args.dsums);
+  const auto of_rows = args.keep_probabilities ? LossOfRows<T, Replace::kByProbabilities>
+                       : dsums != nullptr      ? LossOfRows<T, Replace::kByGradients>
+                                               : LossOfRows<T, Replace::kNothing>;
   for (int64_t begin = 0; begin < N; begin += args.chunk_rows) {
     const int64_t rows = std::min(args.chunk_rows, N - begin);
     const int64_t at = args.keep_probabilities ? begin : 0;
-    const Tensor z = args.logits.Rows(at, at + rows);
-    cuda::Gemm(
-        stream,
-        {.a = args.x_ND.Rows(begin, begin + rows), .b = args.w_VD, .c = z, .transpose_b = true});
-    LossOfRows<<<rows, kThreads, 0, Handle(stream)>>>(V, InEights(z), args.keep_probabilities,
-                                                      Data<T>(z), targets + begin, loss + begin,
-                                                      lse + begin);
+    const Tensor x = args.x_ND.Rows(begin, begin + rows), z = args.logits.Rows(at, at + rows);
+    cuda::Gemm(stream, {.a = x, .b = args.w_VD, .c = z, .transpose_b = true});
+    of_rows<<<rows, kThreads, 0, Handle(stream)>>>(V, InEights(z), Data<T>(z), targets + begin,
+                                                   loss + begin, lse + begin, dsums);
     CheckLaunch("head_loss");
+    if (dsums == nullptr) continue;
+    AddProducts(stream, z, x, args.w_VD, RowsOrNone(args.dx_ND, begin, rows),
+                /*accumulate_dx=*/false, args.dw_VD);
   }
   SumRows<<<1, kSumThreads, 0, Handle(stream)>>>(N, targets, loss, lse, Data<double>(args.sums));
   CheckLaunch("head_loss");
@@ -154,16 +200,8 @@ void Backward(Stream& stream, const HeadLossBackwardArgs& args) {
         V, InEights(z), kept, Data<T>(z), Data<int32_t>(args.targets_N) + begin,
         Data<float>(args.lse_N) + begin, results.From(begin));
     CheckLaunch("head_loss backward");
-    if (args.dx_ND.defined()) {
-      cuda::Gemm(stream, {.a = z,
-                          .b = args.w_VD,
-                          .c = args.dx_ND.Rows(begin, begin + rows),
-                          .accumulate = args.accumulate_dx});
-    }
-    if (args.dw_VD.defined()) {
-      cuda::Gemm(stream,
-                 {.a = z, .b = x, .c = args.dw_VD, .transpose_a = true, .accumulate = true});
-    }
+    AddProducts(stream, z, x, args.w_VD, RowsOrNone(args.dx_ND, begin, rows), args.accumulate_dx,
+                args.dw_VD);
   }
 }
 

@@ -22,7 +22,7 @@ std::vector<double> Logits(const Tensor& x, const Tensor& w, int64_t i, double* 
 
 }  // namespace
 
-void HeadLossForward(Stream&, const HeadLossForwardArgs& args) {
+void HeadLossForward(Stream& stream, const HeadLossForwardArgs& args) {
   const int64_t N = args.x_ND.dim(0), V = args.w_VD.dim(0);
   double* sums = args.sums.data<double>();
   args.sums.Zero();
@@ -45,6 +45,13 @@ void HeadLossForward(Stream&, const HeadLossForwardArgs& args) {
       args.logits.data<double>()[i * V + v] = std::exp(z[v] - lse);
     }
   }
+  if (!args.dsums.defined()) return;
+  reference::HeadLossBackward(stream, {.dsums = args.dsums,
+                                       .x_ND = args.x_ND,
+                                       .w_VD = args.w_VD,
+                                       .targets_N = args.targets_N,
+                                       .dx_ND = args.dx_ND,
+                                       .dw_VD = args.dw_VD});
 }
 
 void HeadLossBackward(Stream&, const HeadLossBackwardArgs& args) {

@@ -221,6 +221,32 @@ TEST(LanguageModel, DecodingGivesTheTrainingLogits) {
   }
 }
 
+// What the objective weighs is known before the forward or told to Seeds: the same bits.
+TEST(LanguageModel, GradientsOfTheHeadMadeInItsForward) {
+  constexpr double kZLoss = 1e-2;
+  for (const bool tied : {true, false}) {
+    for (const bool exits : {false, true}) {
+      ModelConfig config = TinyConfig();
+      config.tie_embeddings = tied;
+      config.exit_gate = exits;
+      const TinyModel::Tokens tokens = RandomTokens(config, kTokens, 3, 91);
+      for (const RecomputePolicy policy : {RecomputePolicy::kNone, RecomputePolicy::kLoop}) {
+        for (const DType dtype : {DType::kF32, DType::kF64}) {
+          SCOPED_TRACE(testing::Message() << tied << exits << static_cast<int>(policy));
+          TinyModel tiny(config, dtype, Backend::kCpu);
+          const TinyModel::Result told =
+              tiny.ForwardBackward(tokens, {.recompute = policy}, kZLoss);
+          LoopDiagnostics diagnostics;
+          const TinyModel::Result known = tiny.ForwardBackward(
+              tokens, {.recompute = policy, .diagnostics = &diagnostics, .z_loss = kZLoss}, kZLoss);
+          EXPECT_EQ(known.loss, told.loss);
+          EXPECT_EQ(known.grads, told.grads);
+        }
+      }
+    }
+  }
+}
+
 TEST(LanguageModel, MetaRunCountsWhatTheCpuHoldsAndComputes) {
   const ModelConfig config = TinyConfig();
   const TinyModel::Tokens tokens = RandomTokens(config, kTokens, 3, 71);
