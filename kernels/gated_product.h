@@ -14,7 +14,7 @@ struct GatedProductForwardArgs {
   Tensor x, gate, y;  // one shape
   GateKind kind = GateKind::kSwish;
 };
-// dx = dy act(gate), dgate = dy x act'(gate).
+// dx = dy act(gate), dgate = dy x act'(gate). dx may be where dy is.
 struct GatedProductBackwardArgs {
   Tensor dy, x, gate, dx, dgate;
   GateKind kind = GateKind::kSwish;

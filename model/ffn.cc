@@ -1,7 +1,6 @@
 #include "model/ffn.h"
 
-#include "kernels/gated_product.h"
-#include "kernels/linear.h"
+#include "kernels/swiglu_ffn.h"
 #include "model/init.h"
 
 namespace lt2 {
@@ -12,11 +11,7 @@ FeedForward::FeedForward(int64_t width, int64_t hidden, const ParamScope& scope)
       down_(scope.Add("down.weight", {width, hidden}, ProjectionInit(hidden))) {}
 
 Var FeedForward::Forward(Tape& tape, const Var& x_ND, const Var* residual_ND) {
-  const Var gate = Linear(tape, x_ND, gate_);
-  const Var up = Linear(tape, x_ND, up_);
-  const Var hidden = SwiGlu(tape, gate, up);
-  return residual_ND == nullptr ? Linear(tape, hidden, down_)
-                                : LinearPlus(tape, *residual_ND, hidden, down_);
+  return SwiGluFfn(tape, x_ND, gate_, up_, down_, residual_ND);
 }
 
 double FeedForward::FlopsPerToken() const {

@@ -121,6 +121,11 @@ struct Ring {
   __device__ void Next() {
     if (++place == kPlaces) place = 0, parity ^= 1;
   }
+  __device__ void Skip(int count) {
+    place += count % kPlaces;
+    parity ^= count / kPlaces & 1;
+    if (place >= kPlaces) place -= kPlaces, parity ^= 1;
+  }
 
   __device__ void WaitEmpty() const { WaitForPhase(Empty(place), parity ^ 1); }
   // Then CopyBox … Full(place).

@@ -8,6 +8,7 @@
 #include "core/cuda/check.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "kernels/cuda/timing.h"
 
 namespace lt2::cuda {
 namespace {
@@ -34,45 +35,10 @@ bool FromWord(const std::string& word, cublasLtMatmulAlgo_t* algorithm) {
   return true;
 }
 
-// Memory beside the allocator's, so that a step's peak does not show it. Null where there is none.
-class Lent {
- public:
-  explicit Lent(int64_t bytes) {
-    if (cudaMalloc(&data_, bytes) != cudaSuccess) {
-      cudaGetLastError();  // not an error: the caller does without
-      data_ = nullptr;
-    }
-  }
-  ~Lent() { cudaFree(data_); }
-  Lent(const Lent&) = delete;
-  void* data() const { return data_; }
-
- private:
-  void* data_ = nullptr;
-};
-
-struct Event {
-  Event() { LT2_CUDA_CHECK(cudaEventCreate(&handle)); }
-  ~Event() { cudaEventDestroy(handle); }
-  Event(const Event&) = delete;
-  cudaEvent_t handle = nullptr;
-};
-
 // Microseconds at a GPU's best; launches take as long as what is less.
 bool WorthMeasuring(const GemmArgs& args) {
   const Cost cost = CostOf(args);
   return cost.flops / 700e6 + cost.bytes / 4e6 > 4;
-}
-
-bool BeingCaptured(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  LT2_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
-  return status != cudaStreamCaptureStatusNone;
-}
-
-float MedianOf(std::vector<float> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 }  // namespace
@@ -136,33 +102,24 @@ bool GemmChoice::Runs(const std::string& word, const GemmProduct& product) const
          result.workspaceSize <= static_cast<size_t>(workspace_.bytes());
 }
 
-// Two rounds: all proposals a few times, then the best of them more often. Between runs a write
-// larger than the caches, since in a step nothing of a product's operands is near.
+// Two rounds: all proposals a few times, then the best of them more often.
 std::string GemmChoice::Measure(cudaStream_t stream, const GemmKey& key, const GemmProduct& product,
                                 const GemmArgs& args) const {
   constexpr int kProposals = 24, kFinalists = 4;
-  constexpr int64_t kBeyondCaches = int64_t{96} << 20;
   std::vector<cublasLtMatmulAlgo_t> proposals = Proposals(key, product, kProposals);
-  const Lent c(args.c.bytes()), flush(kBeyondCaches);
+  const Lent c(args.c.bytes());
+  const Timing timing(stream);
   if (proposals.size() == 1) return ToWord(proposals[0]);
-  if (c.data() == nullptr || flush.data() == nullptr) return "";
+  if (c.data() == nullptr || !timing.possible()) return "";
   LT2_CUDA_CHECK(cudaMemsetAsync(c.data(), 0, args.c.bytes(), stream));
-  const Event begin, end;
   const float one = 1, beta = key.adds ? 1 : 0;
   // Milliseconds; negative where it does not run.
   const auto once = [&](const cublasLtMatmulAlgo_t& algorithm) {
-    LT2_CUDA_CHECK(cudaMemsetAsync(flush.data(), 0, kBeyondCaches, stream));
-    LT2_CUDA_CHECK(cudaEventRecord(begin.handle, stream));
-    const cublasStatus_t status =
-        cublasLtMatmul(handle_, product.operation, &one, args.b.raw(), product.b, args.a.raw(),
-                       product.a, &beta, c.data(), product.c, c.data(), product.c, &algorithm,
-                       workspace_.raw(), workspace_.bytes(), stream);
-    if (status != CUBLAS_STATUS_SUCCESS) return -1.f;
-    LT2_CUDA_CHECK(cudaEventRecord(end.handle, stream));
-    LT2_CUDA_CHECK(cudaEventSynchronize(end.handle));
-    float milliseconds = 0;
-    LT2_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin.handle, end.handle));
-    return milliseconds;
+    return timing.Once([&] {
+      return cublasLtMatmul(handle_, product.operation, &one, args.b.raw(), product.b, args.a.raw(),
+                            product.a, &beta, c.data(), product.c, c.data(), product.c, &algorithm,
+                            workspace_.raw(), workspace_.bytes(), stream) == CUBLAS_STATUS_SUCCESS;
+    });
   };
   std::vector<std::pair<float, int>> ranking;  // by time, then by the library's order
   const auto rank = [&](const std::vector<int>& of, int runs) {

@@ -125,6 +125,20 @@ __device__ inline void MultiplyShared(float (&c)[64], uint64_t a, uint64_t b, bo
         LT2_EIGHT(c, 40), LT2_EIGHT(c, 48), LT2_EIGHT(c, 56)
       : "l"(a), "l"(b), "r"(int{add}));
 }
+// Likewise, b given as 16 rows k of n columns.
+__device__ inline void MultiplySharedRows(float (&c)[64], uint64_t a, uint64_t b, bool add) {
+  LT2_WARPGROUP_ASM(
+      "{.reg .pred p; setp.ne.b32 p, %66, 0; "
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+      "}, %64, %65, p, 1, 1, 0, 1;}"
+      : LT2_EIGHT(c, 0), LT2_EIGHT(c, 8), LT2_EIGHT(c, 16), LT2_EIGHT(c, 24), LT2_EIGHT(c, 32),
+        LT2_EIGHT(c, 40), LT2_EIGHT(c, 48), LT2_EIGHT(c, 56)
+      : "l"(a), "l"(b), "r"(int{add}));
+}
 // The same with a in registers.
 __device__ inline void MultiplyHeld(float (&c)[32], const uint32_t (&a)[4], uint64_t b, bool add) {
   LT2_WARPGROUP_ASM(

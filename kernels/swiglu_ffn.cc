@@ -1,0 +1,187 @@
+#include "kernels/swiglu_ffn.h"
+
+#include <array>
+
+#include "kernels/elementwise.h"
+#include "kernels/gated_product.h"
+#include "kernels/gemm.h"
+
+namespace lt2 {
+namespace {
+
+constexpr double kGateFlops = 5, kGateGradientFlops = 10;  // an element, as gated_product counts
+
+Shape WithLast(const Tensor& x, int64_t size) {
+  Shape shape = x.shape();
+  shape[shape.rank() - 1] = size;
+  return shape;
+}
+
+Tensor Like(const Tensor& x, const Shape& shape) {
+  return Tensor::Empty(shape, x.dtype(), x.device());
+}
+
+}  // namespace
+
+Cost CostOf(const SwiGluFfnForwardArgs& args) {
+  const double outputs = args.hidden.defined() ? 3 : 2, size = args.gate.size();
+  return {.flops = (4.0 * args.x.shape().back() + (outputs > 2 ? kGateFlops : 0)) * size,
+          .bytes = args.x.bytes() + args.w_gate.bytes() + args.w_up.bytes() +
+                   outputs * args.gate.bytes()};
+}
+
+Cost CostOf(const SwiGluFfnBackwardArgs& args) {
+  const double moved = args.hidden.defined() ? 5 : 4, size = args.gate.size();
+  const double gate = kGateGradientFlops + (moved > 4 ? kGateFlops : 0);
+  return {.flops = (2.0 * args.dy.shape().back() + gate) * size,
+          .bytes = args.dy.bytes() + args.w_down.bytes() + moved * args.gate.bytes()};
+}
+
+void SwiGluFfnForwardInParts(Stream& stream, const SwiGluFfnForwardArgs& a) {
+  Gemm(stream, {.a = a.x, .b = a.w_gate, .c = a.gate, .transpose_b = true});
+  Gemm(stream, {.a = a.x, .b = a.w_up, .c = a.up, .transpose_b = true});
+  if (a.hidden.defined()) GatedProductForward(stream, {.x = a.up, .gate = a.gate, .y = a.hidden});
+}
+
+void SwiGluFfnBackwardInParts(Stream& stream, const SwiGluFfnBackwardArgs& a) {
+  Gemm(stream, {.a = a.dy, .b = a.w_down, .c = a.dup});  // dhidden, until dup takes its place
+  GatedProductBackward(stream,
+                       {.dy = a.dup, .x = a.up, .gate = a.gate, .dx = a.dup, .dgate = a.dgate});
+  if (a.hidden.defined()) GatedProductForward(stream, {.x = a.up, .gate = a.gate, .y = a.hidden});
+}
+
+namespace {
+
+// gate and up, made together: at first with hidden, and again without it, when the first of them is
+// asked for.
+class GateAndUp {
+ public:
+  GateAndUp(Stream& stream, Saved x, const Param& w_gate, const Param& w_up)
+      : stream_(stream), x_(std::move(x)), w_gate_(w_gate), w_up_(w_up) {}
+
+  // gate, up and, with_hidden, hidden.
+  std::array<Tensor, 3> Make(bool with_hidden) const {
+    const Tensor x = x_.get();
+    const Shape shape = WithLast(x, w_gate_.value.dim(0));
+    std::array<Tensor, 3> made = {Like(x, shape), Like(x, shape)};
+    if (with_hidden) made[2] = Like(x, shape);
+    SwiGluFfnForward(stream_, {.x = x,
+                               .w_gate = w_gate_.value,
+                               .w_up = w_up_.value,
+                               .gate = made[0],
+                               .up = made[1],
+                               .hidden = made[2]});
+    return made;
+  }
+
+  Tensor Again(int which) {
+    if (!waiting_[which].defined()) waiting_ = Make(false);
+    return std::exchange(waiting_[which], {});
+  }
+
+ private:
+  Stream& stream_;
+  const Saved x_;
+  const Param &w_gate_, &w_up_;
+  std::array<Tensor, 3> waiting_;  // made again and not asked for yet
+};
+
+void WeightGradient(Stream& stream, Param& w, const Tensor& dy, const Tensor& x) {
+  Gemm(stream, {.a = dy, .b = x, .c = w.main_grad, .transpose_a = true, .accumulate = true});
+}
+
+void InputGradient(Stream& stream, const Tensor& dy, const Param& w, GradSlot& dx) {
+  if (!dx.wanted()) return;
+  const bool accumulate = dx.accumulate();
+  Gemm(stream, {.a = dy, .b = w.value, .c = dx.to(), .accumulate = accumulate});
+}
+
+// hidden is not a value of the tape: its gradient goes on to gate and up in the kernel that makes
+// it.
+struct Projected {
+  Var gate, up;
+  Tensor hidden;
+};
+
+Projected Project(Tape& tape, const Var& x, Param& w_gate, Param& w_up) {
+  Stream& stream = tape.stream();
+  const auto both = std::make_shared<GateAndUp>(stream, tape.Save(x), w_gate, w_up);
+  const std::array<Tensor, 3> made = both->Make(true);
+  const bool wider = w_gate.value.dim(0) > w_gate.value.dim(1);
+  const auto var = [&](int which) {
+    if (!wider) return Var{.value = made[which]};
+    return tape.Made(
+        made[which], [both, which] { return both->Again(which); }, Rebuild::kProducts);
+  };
+  const std::array<Var, 1> in = {x};
+  std::vector<Var> out = tape.Record(
+      in, std::vector<Var>{var(0), var(1)},
+      {.name = "swiglu_ffn_in",
+       .params = {&w_gate, &w_up},
+       .input_grad =
+           [&stream, &w_gate, &w_up](std::span<const Tensor> dy, std::span<GradSlot> dx) {
+             InputGradient(stream, dy[1], w_up, dx[0]);
+             InputGradient(stream, dy[0], w_gate, dx[0]);
+           },
+       .weight_grad =
+           [&stream, &w_gate, &w_up, x = tape.Save(x)](std::span<const Tensor> dy) {
+             WeightGradient(stream, w_up, dy[1], x.get());
+             WeightGradient(stream, w_gate, dy[0], x.get());
+           }});
+  return {.gate = std::move(out[0]), .up = std::move(out[1]), .hidden = made[2]};
+}
+
+}  // namespace
+
+Var SwiGluFfn(Tape& tape, const Var& x, Param& w_gate, Param& w_up, Param& w_down,
+              const Var* residual) {
+  CHECK_EQ(w_gate.value.shape(), w_up.value.shape()) << w_gate.spec.name;
+  CHECK(w_gate.value.shape().rank() == 2 && w_down.value.shape().rank() == 2 &&
+        w_gate.value.dim(0) == w_down.value.dim(1))
+      << w_gate.spec.name << " " << w_gate.value.shape() << " and " << w_down.spec.name << " "
+      << w_down.value.shape();
+  Stream& stream = tape.stream();
+  const Projected made = Project(tape, x, w_gate, w_up);
+  const Tensor y = Like(x.value, WithLast(x.value, w_down.value.dim(0)));
+  if (residual != nullptr) CHECK_EQ(residual->shape(), y.shape()) << w_down.spec.name;
+  Gemm(stream, {.a = made.hidden,
+                .b = w_down.value,
+                .c = y,
+                .transpose_b = true,
+                .addend = residual == nullptr ? Tensor() : residual->value});
+  // Kept for the weight gradient, or left there by the input gradient.
+  const auto hidden = std::make_shared<Tensor>();
+  if (tape.rebuild() == Rebuild::kNothing) *hidden = made.hidden;
+  std::vector<Var> in = {made.gate, made.up};
+  if (residual != nullptr) in.push_back(*residual);
+  return tape.Record(
+      in, std::vector<Tensor>{y},
+      {.name = "swiglu_ffn_out",
+       .params = {&w_down},
+       .input_grad =
+           [&stream, &w_down, hidden, gate = tape.Save(made.gate), up = tape.Save(made.up)](
+               std::span<const Tensor> dy, std::span<GradSlot> dx) {
+             if (dx.size() > 2) PassGradient(stream, dx[2], dy[0]);
+             const Tensor of_gate = gate.get();
+             const auto empty = [&] { return Like(of_gate, of_gate.shape()); };
+             const Tensor dgate = empty(), dup = empty();
+             const bool again = !hidden->defined();
+             if (again) *hidden = empty();
+             SwiGluFfnBackward(stream, {.dy = dy[0],
+                                        .w_down = w_down.value,
+                                        .gate = of_gate,
+                                        .up = up.get(),
+                                        .dgate = dgate,
+                                        .dup = dup,
+                                        .hidden = again ? *hidden : Tensor()});
+             dx[0].Set(dgate);
+             dx[1].Set(dup);
+           },
+       .weight_grad =
+           [&stream, &w_down, hidden](std::span<const Tensor> dy) {
+             WeightGradient(stream, w_down, dy[0], *hidden);
+             *hidden = {};
+           }})[0];
+}
+
+}  // namespace lt2
