@@ -1,166 +1,20 @@
-// Each warpgroup of a block computes a tile of 128 x 128 by itself, the two of them by turns: while
-// one multiplies, the other takes its sums through the gate and writes them. A warp copies operands
-// ahead; of the two blocks of a cluster, which have 128 rows each and the same columns, each copies
-// half of the columns' operand for both.
-//
 // A tile's columns are, forward, 64 of gate and the same 64 of up, so that a thread has both of an
-// element; backward they are 128 of hidden.
-#include "kernels/cuda/cluster.cuh"
+// element; backward they are 128 of hidden. Values are rounded as they are stored before anything
+// is made of them, so that hidden is the same whoever makes it.
 #include "kernels/cuda/gate.cuh"
+#include "kernels/cuda/product_tiles.cuh"
 #include "kernels/cuda/swiglu_ffn_warpgroup.h"
 #include "kernels/cuda/tensor_map.h"
-#include "kernels/cuda/warpgroup.cuh"
 
 namespace lt2::cuda {
 namespace {
-
-constexpr int kRows = 128, kDepth = 64;              // of a tile, and of a step
-constexpr int kPanelBytes = kRows * kPanelRowBytes;  // 128 rows of 64 columns
-constexpr int kHalfBytes = kPanelBytes / 2;
-constexpr int kStepBytes = 2 * kPanelBytes;
-constexpr int kCluster = 2, kThreads = 3 * 128, kAlignment = 1024;
-
-// Boxes of 128 rows and 64 columns where nothing else is said.
-struct ForwardMaps {
-  CUtensorMap x;
-  CUtensorMap w[2];  // 64 rows of gate's and of up's
-  CUtensorMap gate, up, hidden;
-};
-struct BackwardMaps {
-  CUtensorMap dy;
-  CUtensorMap w;         // 64 rows
-  CUtensorMap gate, up;  // read
-  CUtensorMap dgate, dup, hidden;
-};
-
-// Tiles side by side are computed one after another, `kBand` pairs of them deep: what they read
-// stays in the L2 cache.
-struct Tiling {
-  int pairs, across, steps;  // of rows, of columns, and how deep a product is
-  bool hidden;               // whether it is wanted
-
-  struct Place {
-    int pair, across;
-  };
-  __device__ int count() const { return pairs * across; }
-  __device__ Place At(int index) const {
-    constexpr int kBand = 8;
-    const int band = index / (kBand * across) * kBand, within = index - band * across;
-    const int high = min(kBand, pairs - band);
-    return {band + within % high, within / high};
-  }
-};
-
-template <class Maps>
-struct Launch {
-  Maps maps;
-  Tiling tiling;
-};
-
-// Shared memory of a block: steps of operands, what each warpgroup writes from, barriers.
-template <class Maps>
-struct Layout {
-  static constexpr bool kForward = std::is_same_v<Maps, ForwardMaps>;
-  static constexpr int kUnits = kForward ? 64 : 128;  // of hidden, in a tile
-  static constexpr int kPlaces = kForward ? 6 : 5;
-  static constexpr int kStagingBytes = (kForward ? 1 : 2) * kPanelBytes;
-  static constexpr int kStagingAt = kPlaces * kStepBytes;
-  static constexpr int kBarriersAt = kStagingAt + 2 * kStagingBytes;
-  static constexpr int kReadAt = kBarriersAt + Ring<kPlaces>::kBytes;
-  static constexpr int kSharedBytes = kReadAt + 2 * kBarrierBytes + kAlignment;
-};
-
-using Sums = float[2][64];  // of a thread: rows of 64 of the tile, columns as of a product
-
-template <class Maps>
-__device__ inline void CopyAhead(const Launch<Maps>& args, uint32_t shared,
-                                 Ring<Layout<Maps>::kPlaces> ring) {
-  using Tile = Layout<Maps>;
-  const bool leads = threadIdx.x % 32 == 0;
-  const int rank = ClusterRank(), clusters = gridDim.x / kCluster;
-  for (int index = blockIdx.x / kCluster; index < args.tiling.count(); index += clusters) {
-    const Tiling::Place place = args.tiling.At(index);
-    const int row = (place.pair * kCluster + rank) * kRows, unit = place.across * Tile::kUnits;
-    for (int step = 0; step < args.tiling.steps; ++step) {
-      ring.WaitEmpty();
-      if (leads) {
-        const uint32_t rows = shared + ring.place * kStepBytes;
-        const uint32_t half = rows + kPanelBytes + rank * kHalfBytes;
-        const uint32_t full = ring.Full(ring.place), all = (1 << kCluster) - 1;
-        ring.Expect(kStepBytes);
-        if constexpr (Tile::kForward) {
-          CopyBox(rows, args.maps.x, full, step * kDepth, row);
-          CopyBoxToAll(half, args.maps.w[rank], full, step * kDepth, unit, all);
-        } else {
-          CopyBox(rows, args.maps.dy, full, step * kDepth, row);
-          CopyBoxToAll(half, args.maps.w, full, unit + rank * 64, step * kDepth, all);
-        }
-      }
-      ring.Next();
-    }
-  }
-}
-
-// The step at `rows`, queued.
-template <bool kForward>
-__device__ inline void QueueStep(Sums& sums, uint32_t rows, bool first) {
-  const uint64_t a = Descriptor(rows, 16), b = Descriptor(rows + kPanelBytes, kHalfBytes);
-#pragma unroll
-  for (int k = 0; k < kDepth / 16; ++k) {
-#pragma unroll
-    for (int m = 0; m < 2; ++m) {
-      const uint64_t of_a = a + (m * kHalfBytes + k * 32) / 16;
-      const bool add = !first || k > 0;
-      if constexpr (kForward) {
-        MultiplyShared(sums[m], of_a, b + k * 32 / 16, add);
-      } else {
-        MultiplySharedRows(sums[m], of_a, b + k * 16 * kPanelRowBytes / 16, add);
-      }
-    }
-  }
-}
-
-template <int kPlaces>
-__device__ inline void ReleaseInCluster(const Ring<kPlaces>& ring, int place) {
-  __syncwarp();
-  const int lane = threadIdx.x % 32;
-  if (lane < kCluster) ArriveAt(ring.Empty(place), lane);
-  __syncwarp();
-}
-
-// Warpgroups multiply in turn; a turn ends when everything is queued.
-__device__ inline void WaitForTurn(int group) { SyncBarrier(3 + group, 256); }
-__device__ inline void PassTurn(int group) { PassBarrier(4 - group, 256); }
-
-template <bool kForward, int kPlaces>
-__device__ inline void Multiply(Sums& sums, uint32_t shared, Ring<kPlaces>& ring, int steps,
-                                int group) {
-  WaitForTurn(group);
-  int last = 0;
-  for (int step = 0; step < steps; ++step) {
-    ring.WaitFull();
-    BeginProducts();
-    QueueStep<kForward>(sums, shared + ring.place * kStepBytes, step == 0);
-    CommitProducts();
-    if (step > 0) {
-      WaitForProducts<1>();
-      ReleaseInCluster(ring, last);
-    }
-    last = ring.place;
-    ring.Next();
-  }
-  PassTurn(group);
-  WaitForProducts<0>();
-  Settle(sums);
-  ReleaseInCluster(ring, last);
-}
 
 // fn(m, j, half, offset): the pair of columns 8 j + 2 (lane mod 4) of a panel in row 64 m + 8 half
 // + 16 warp + lane / 4, and where it lies.
 template <class Fn>
 __device__ inline void ForEachPair(const Fn& fn) {
   const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
-  const uint32_t first = PanelOffset(kRows, 16 * warp + lane / 4, 0) + lane % 4 * 4;
+  const uint32_t first = PanelOffset(kTileRows, 16 * warp + lane / 4, 0) + lane % 4 * 4;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     const uint32_t piece = first ^ (16 * j);
@@ -179,169 +33,142 @@ __device__ inline uint32_t LoadShared(uint32_t from) {
   return pair;
 }
 
-// By a whole warpgroup whose threads have written: store() by one of them, until it has been read.
-template <class Store>
-__device__ inline void WriteOut(int group, const Store& store) {
-  PublishShared();
-  SynchronizeWarpgroup(group);
-  if (threadIdx.x % 128 == 0) {
-    store();
-    FinishStores();
-  }
-  __syncwarp();
-  SynchronizeWarpgroup(group);
+// Pairs of a panel, [2][8][2] of them a thread, go out through the staging.
+using Pairs = uint32_t[2][8][2];
+__device__ inline void StorePairs(const ProductTile& tile, const CUtensorMap& map, int column,
+                                  const Pairs& pairs) {
+  ForEachPair([&](int m, int j, int half, uint32_t at) {
+    StoreShared(tile.staging + at, pairs[m][j][half]);
+  });
+  WriteOut(tile.group, [&] { StoreBox(map, tile.staging, column, tile.job.row); });
 }
 
-struct Output {
-  uint32_t staging;
-  int group, row, unit;
+struct Forward {
+  static constexpr bool kRowsTurned = false, kColumnsTurned = false;
+  static constexpr int kPlaces = 6, kStagingBytes = kTilePanelBytes, kUnits = 64;
+
+  CUtensorMap x;
+  CUtensorMap w[kProductCluster];  // 64 rows of gate's and of up's
+  CUtensorMap gate, up, hidden;
+  TileOrder order;
+  int steps;
+  bool with_hidden;
+
+  __device__ int jobs() const { return order.count(); }
+  __device__ ProductJob JobAt(int index) const {
+    const TileOrder::Place at = order.At(index);
+    return {at.pair * kProductCluster * kTileRows, at.across * kUnits, 0, steps};
+  }
+  __device__ void Copy(const StepPlace& to, const ProductJob& job, int step) const {
+    CopyBox(to.rows, x, to.full, step * kStepDepth, job.row);
+    CopyBoxToAll(to.half, w[to.rank], to.full, step * kStepDepth, job.column, kAllRanks);
+  }
+  __device__ void Begin(const ProductTile&) const {}
+
+  __device__ void Finish(const ProductTile& tile, const ProductSums& sums) const {
+    Pairs of_gate, of_up;
+    ForEachPair([&](int m, int j, int half, uint32_t) {
+      const float* of = sums[m] + 4 * j + 2 * half;
+      of_gate[m][j][half] = Halves(of[0], of[1]);
+      of_up[m][j][half] = Halves(of[32], of[33]);
+    });
+    StorePairs(tile, gate, tile.job.column, of_gate);
+    StorePairs(tile, up, tile.job.column, of_up);
+    if (!with_hidden) return;
+    ForEachPair([&](int m, int j, int half, uint32_t) {
+      uint32_t &g = of_gate[m][j][half], u = of_up[m][j][half];
+      g = Halves(LowerHalf(u) * Swish<bf16>::Value(LowerHalf(g)),
+                 UpperHalf(u) * Swish<bf16>::Value(UpperHalf(g)));
+    });
+    StorePairs(tile, hidden, tile.job.column, of_gate);
+  }
 };
 
-__device__ inline void Finish(const Launch<ForwardMaps>& args, const Output& to, const Sums& sums) {
-  uint32_t gate[2][8][2], up[2][8][2];
-  const auto write = [&](const CUtensorMap& map) {
-    WriteOut(to.group, [&] { StoreBox(map, to.staging, to.unit, to.row); });
-  };
-  ForEachPair([&](int m, int j, int half, uint32_t at) {
-    const float* of = sums[m] + 4 * j + 2 * half;
-    gate[m][j][half] = Halves(of[0], of[1]);
-    up[m][j][half] = Halves(of[32], of[33]);
-    StoreShared(to.staging + at, gate[m][j][half]);
-  });
-  write(args.maps.gate);
-  ForEachPair(
-      [&](int m, int j, int half, uint32_t at) { StoreShared(to.staging + at, up[m][j][half]); });
-  write(args.maps.up);
-  if (!args.tiling.hidden) return;
-  ForEachPair([&](int m, int j, int half, uint32_t at) {
-    const uint32_t g = gate[m][j][half], u = up[m][j][half];
-    StoreShared(to.staging + at, Halves(LowerHalf(u) * Swish<bf16>::Value(LowerHalf(g)),
-                                        UpperHalf(u) * Swish<bf16>::Value(UpperHalf(g))));
-  });
-  write(args.maps.hidden);
-}
+struct Backward {
+  static constexpr bool kRowsTurned = false, kColumnsTurned = true;
+  static constexpr int kPlaces = 5, kStagingBytes = 2 * kTilePanelBytes, kUnits = 128;
 
-// gate and up of 64 columns, on their way to the staging.
-__device__ inline void Fetch(const Launch<BackwardMaps>& args, const Output& to, uint32_t barrier) {
-  if (threadIdx.x % 128 == 0) {
-    ArriveExpecting(barrier, 2 * kPanelBytes);
-    CopyBox(to.staging, args.maps.gate, barrier, to.unit, to.row);
-    CopyBox(to.staging + kPanelBytes, args.maps.up, barrier, to.unit, to.row);
+  CUtensorMap dy;
+  CUtensorMap w;         // 64 rows
+  CUtensorMap gate, up;  // read
+  CUtensorMap dgate, dup, hidden;
+  TileOrder order;
+  int steps;
+  bool with_hidden;
+
+  __device__ int jobs() const { return order.count(); }
+  __device__ ProductJob JobAt(int index) const {
+    const TileOrder::Place at = order.At(index);
+    return {at.pair * kProductCluster * kTileRows, at.across * kUnits, 0, steps};
   }
-  __syncwarp();
-}
+  __device__ void Copy(const StepPlace& to, const ProductJob& job, int step) const {
+    CopyBox(to.rows, dy, to.full, step * kStepDepth, job.row);
+    CopyBoxToAll(to.half, w, to.full, job.column + to.rank * 64, step * kStepDepth, kAllRanks);
+  }
+  __device__ void Begin(const ProductTile& tile) const { Fetch(tile, tile.job.column); }
 
-// The gradients of gate and up where these were, then hidden. sums: 64 columns of dhidden.
-template <int panel>
-__device__ inline void FinishPanel(const Launch<BackwardMaps>& args, const Output& to,
-                                   const Sums& sums) {
-  uint32_t hidden[2][8][2];
-  const uint32_t of_gate = to.staging, of_up = to.staging + kPanelBytes;
-  ForEachPair([&](int m, int j, int half, uint32_t at) {
-    const float* of = sums[m] + 32 * panel + 4 * j + 2 * half;
-    const uint32_t g = LoadShared(of_gate + at), u = LoadShared(of_up + at);
-    const uint32_t d = Halves(of[0], of[1]);
-    float value[2], slope[2];
-    Swish<bf16>::ValueAndSlope(LowerHalf(g), value[0], slope[0]);
-    Swish<bf16>::ValueAndSlope(UpperHalf(g), value[1], slope[1]);
-    StoreShared(of_gate + at, Halves(LowerHalf(d) * LowerHalf(u) * slope[0],
-                                     UpperHalf(d) * UpperHalf(u) * slope[1]));
-    StoreShared(of_up + at, Halves(LowerHalf(d) * value[0], UpperHalf(d) * value[1]));
-    hidden[m][j][half] = Halves(LowerHalf(u) * value[0], UpperHalf(u) * value[1]);
-  });
-  WriteOut(to.group, [&] {
-    StoreBox(args.maps.dgate, of_gate, to.unit, to.row);
-    StoreBox(args.maps.dup, of_up, to.unit, to.row);
-  });
-  if (!args.tiling.hidden) return;
-  ForEachPair(
-      [&](int m, int j, int half, uint32_t at) { StoreShared(of_gate + at, hidden[m][j][half]); });
-  WriteOut(to.group, [&] { StoreBox(args.maps.hidden, of_gate, to.unit, to.row); });
-}
+  __device__ void Finish(const ProductTile& tile, const ProductSums& sums) const {
+    WaitForPhase(tile.read, 0);
+    FinishPanel<0>(tile, tile.job.column, sums);
+    Fetch(tile, tile.job.column + 64);
+    WaitForPhase(tile.read, 1);
+    FinishPanel<1>(tile, tile.job.column + 64, sums);
+  }
 
-template <class Maps>
-__device__ inline void Compute(const Launch<Maps>& args, uint32_t shared,
-                               Ring<Layout<Maps>::kPlaces> ring) {
-  using Tile = Layout<Maps>;
-  const int group = WarpgroupIndex(), clusters = gridDim.x / kCluster, steps = args.tiling.steps;
-  const uint32_t read = shared + Tile::kReadAt + group * kBarrierBytes;
-  Output to{.staging = shared + Tile::kStagingAt + group * Tile::kStagingBytes, .group = group};
-  int whose = 0;
-  if (group == 1) PassTurn(group);
-  for (int index = blockIdx.x / kCluster; index < args.tiling.count(); index += clusters) {
-    const bool mine = whose == group;
-    whose ^= 1;
-    if (!mine) {
-      ring.Skip(steps);
-      continue;
+  // gate and up of 64 columns, on their way to the staging.
+  __device__ void Fetch(const ProductTile& tile, int column) const {
+    if (threadIdx.x % 128 == 0) {
+      ArriveExpecting(tile.read, 2 * kTilePanelBytes);
+      CopyBox(tile.staging, gate, tile.read, column, tile.job.row);
+      CopyBox(tile.staging + kTilePanelBytes, up, tile.read, column, tile.job.row);
     }
-    const Tiling::Place place = args.tiling.At(index);
-    to.row = (place.pair * kCluster + ClusterRank()) * kRows;
-    to.unit = place.across * Tile::kUnits;
-    Sums sums;
-    if constexpr (Tile::kForward) {
-      Multiply<true>(sums, shared, ring, steps, group);
-      Finish(args, to, sums);
-    } else {
-      Fetch(args, to, read);
-      Multiply<false>(sums, shared, ring, steps, group);
-      WaitForPhase(read, 0);
-      FinishPanel<0>(args, to, sums);
-      to.unit += 64;
-      Fetch(args, to, read);
-      WaitForPhase(read, 1);
-      FinishPanel<1>(args, to, sums);
-    }
+    __syncwarp();
   }
-  if (whose == group) WaitForTurn(group);  // that nobody takes
-}
 
-template <class Maps>
-__global__ void __launch_bounds__(kThreads, 1)
-    SwiGluWarpgroupKernel(const __grid_constant__ Launch<Maps> args) {
-  using Tile = Layout<Maps>;
-  const uint32_t begin = SharedAddress(DynamicShared());
-  const uint32_t shared = (begin + kAlignment - 1) / kAlignment * kAlignment;
-  const Ring<Tile::kPlaces> ring{shared + Tile::kBarriersAt};
-  if (threadIdx.x == 0) {
-    ring.Init(4 * kCluster);
-    for (int group = 0; group < 2; ++group) {
-      InitBarrier(shared + Tile::kReadAt + group * kBarrierBytes, 1);
-    }
-    PublishBarriers();
+  // The gradients of gate and up where these were, then hidden.
+  template <int panel>
+  __device__ void FinishPanel(const ProductTile& tile, int column, const ProductSums& sums) const {
+    Pairs again;
+    const uint32_t of_gate = tile.staging, of_up = tile.staging + kTilePanelBytes;
+    ForEachPair([&](int m, int j, int half, uint32_t at) {
+      const float* of = sums[m] + 32 * panel + 4 * j + 2 * half;
+      const uint32_t g = LoadShared(of_gate + at), u = LoadShared(of_up + at);
+      const uint32_t d = Halves(of[0], of[1]);
+      float value[2], slope[2];
+      Swish<bf16>::ValueAndSlope(LowerHalf(g), value[0], slope[0]);
+      Swish<bf16>::ValueAndSlope(UpperHalf(g), value[1], slope[1]);
+      StoreShared(of_gate + at, Halves(LowerHalf(d) * LowerHalf(u) * slope[0],
+                                       UpperHalf(d) * UpperHalf(u) * slope[1]));
+      StoreShared(of_up + at, Halves(LowerHalf(d) * value[0], UpperHalf(d) * value[1]));
+      again[m][j][half] = Halves(LowerHalf(u) * value[0], UpperHalf(u) * value[1]);
+    });
+    WriteOut(tile.group, [&] {
+      StoreBox(dgate, of_gate, column, tile.job.row);
+      StoreBox(dup, of_up, column, tile.job.row);
+    });
+    if (with_hidden) StorePairs(tile, hidden, column, again);
   }
-  SyncCluster();
-  if (WarpgroupIndex() == 2) {
-    ShrinkRegisters<40>();
-    if (threadIdx.x % 128 < 32) CopyAhead<Maps>(args, shared, ring);
-  } else {
-    GrowRegisters<232>();
-    Compute<Maps>(args, shared, ring);
-  }
-  SyncCluster();  // nobody leaves to whom the other may still copy
+};
+
+template <class Problem>
+__global__ void __launch_bounds__(kProductThreads, 1)
+    SwiGluWarpgroupKernel(const __grid_constant__ Problem problem) {
+  RunProducts(problem);
 }
 
-template <class Maps>
-void Run(const Stream& stream, const Launch<Maps>& args) {
-  int device = 0, processors = 0;
-  LT2_CUDA_CHECK(cudaGetDevice(&device));
-  LT2_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  const int clusters = std::min(processors / kCluster, args.tiling.pairs * args.tiling.across);
-  LaunchClusters("swiglu_ffn", SwiGluWarpgroupKernel<Maps>, kCluster * clusters, kCluster, kThreads,
-                 Layout<Maps>::kSharedBytes, Handle(stream), args);
+template <class Problem>
+void Run(const Stream& stream, const Problem& problem) {
+  LaunchProducts("swiglu_ffn", Handle(stream), SwiGluWarpgroupKernel<Problem>, problem,
+                 problem.order.count());
 }
 
-int Over(int64_t size, int by) { return static_cast<int>((size + by - 1) / by); }
-
-Tiling TilingOf(int64_t rows, int64_t units, int of_tile, int64_t depth, const Tensor& hidden) {
-  return {.pairs = Over(rows, kCluster * kRows),
-          .across = Over(units, of_tile),
-          .steps = Over(depth, kDepth),
-          .hidden = hidden.defined()};
-}
-
-CUtensorMap MapOf(const Tensor& x, int rows) {
+CUtensorMap MapOf(const Tensor& x, int rows = kTileRows) {
   return MatrixMap(Data<bf16>(x), x.shape().rows(), x.shape().back(), rows, 64);
+}
+
+TileOrder OrderOf(const Tensor& x, int units_of_tile) {
+  return {.pairs = TilesOver(x.shape().rows(), kProductCluster * kTileRows),
+          .across = TilesOver(x.shape().back(), units_of_tile)};
 }
 
 bool Suit(std::initializer_list<Tensor> tensors) {
@@ -367,29 +194,29 @@ bool WarpgroupsTake(const SwiGluFfnBackwardArgs& args) {
 }
 
 void WarpgroupSwiGluFfn(const Stream& stream, const SwiGluFfnForwardArgs& args) {
-  const Tensor& hidden = args.hidden.defined() ? args.hidden : args.gate;
-  Run<ForwardMaps>(stream, {.maps = {.x = MapOf(args.x, kRows),
-                                     .w = {MapOf(args.w_gate, 64), MapOf(args.w_up, 64)},
-                                     .gate = MapOf(args.gate, kRows),
-                                     .up = MapOf(args.up, kRows),
-                                     .hidden = MapOf(hidden, kRows)},
-                            .tiling = TilingOf(args.x.shape().rows(), args.gate.shape().back(),
-                                               Layout<ForwardMaps>::kUnits, args.x.shape().back(),
-                                               args.hidden)});
+  const bool with_hidden = args.hidden.defined();
+  Run(stream, Forward{.x = MapOf(args.x),
+                      .w = {MapOf(args.w_gate, 64), MapOf(args.w_up, 64)},
+                      .gate = MapOf(args.gate),
+                      .up = MapOf(args.up),
+                      .hidden = MapOf(with_hidden ? args.hidden : args.gate),
+                      .order = OrderOf(args.gate, Forward::kUnits),
+                      .steps = TilesOver(args.x.shape().back(), kStepDepth),
+                      .with_hidden = with_hidden});
 }
 
 void WarpgroupSwiGluFfn(const Stream& stream, const SwiGluFfnBackwardArgs& args) {
-  const Tensor& hidden = args.hidden.defined() ? args.hidden : args.dgate;
-  Run<BackwardMaps>(stream, {.maps = {.dy = MapOf(args.dy, kRows),
-                                      .w = MapOf(args.w_down, 64),
-                                      .gate = MapOf(args.gate, kRows),
-                                      .up = MapOf(args.up, kRows),
-                                      .dgate = MapOf(args.dgate, kRows),
-                                      .dup = MapOf(args.dup, kRows),
-                                      .hidden = MapOf(hidden, kRows)},
-                             .tiling = TilingOf(args.dy.shape().rows(), args.gate.shape().back(),
-                                                Layout<BackwardMaps>::kUnits,
-                                                args.dy.shape().back(), args.hidden)});
+  const bool with_hidden = args.hidden.defined();
+  Run(stream, Backward{.dy = MapOf(args.dy),
+                       .w = MapOf(args.w_down, 64),
+                       .gate = MapOf(args.gate),
+                       .up = MapOf(args.up),
+                       .dgate = MapOf(args.dgate),
+                       .dup = MapOf(args.dup),
+                       .hidden = MapOf(with_hidden ? args.hidden : args.dgate),
+                       .order = OrderOf(args.gate, Backward::kUnits),
+                       .steps = TilesOver(args.dy.shape().back(), kStepDepth),
+                       .with_hidden = with_hidden});
 }
 
 }  // namespace lt2::cuda

@@ -71,6 +71,13 @@ CUtensorMap RowsMap(const void* x, int64_t height, int64_t width, int rows, int 
                    CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
+CUtensorMap FloatPanelMap(const void* x, int64_t height, int64_t width, int rows) {
+  return Encode<2>(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, x,
+                   {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(height)},
+                   {4 * static_cast<cuuint64_t>(width)}, {32, static_cast<cuuint32_t>(rows)},
+                   CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
 CUtensorMap FloatMap(const void* x, int64_t rows, int64_t columns, int64_t stride, int count) {
   return Encode<2>(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, x,
                    {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},

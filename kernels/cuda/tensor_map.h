@@ -22,6 +22,11 @@ CUtensorMap MatrixMap(const void* x, int64_t height, int64_t width, int rows, in
 // as they are. x begins at a multiple of 16 bytes and width is a multiple of 8.
 CUtensorMap RowsMap(const void* x, int64_t height, int64_t width, int rows, int columns);
 
+// Boxes of `rows` rows and 32 columns of floats, of a matrix x [height, width]: 128 bytes a row,
+// whose 16-byte pieces are permuted as a panel's. x begins at a multiple of 16 bytes and width is a
+// multiple of 4.
+CUtensorMap FloatPanelMap(const void* x, int64_t height, int64_t width, int rows);
+
 // Boxes of `count` floats of a row of x [rows, columns]. Rows are `stride` floats apart, x begins
 // at a multiple of 16 bytes; stride and count are multiples of 4.
 CUtensorMap FloatMap(const void* x, int64_t rows, int64_t columns, int64_t stride, int count);
