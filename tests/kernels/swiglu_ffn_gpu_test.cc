@@ -63,7 +63,9 @@ class SwiGluFfnOnGpu : public testing::Test {
     ExpectNear(made[1], want[1], 2e-3);
     const Tensor gated = Filled(sizes);
     GatedProductForward(stream_, {.x = made[1], .gate = made[0], .y = gated});
-    if (hidden) EXPECT_EQ(made[2].ToDoubles(), gated.ToDoubles());
+    if (hidden) {
+      EXPECT_EQ(made[2].ToDoubles(), gated.ToDoubles());
+    }
 
     const auto backward = [&](const std::array<Tensor, 3>& to) {
       return SwiGluFfnBackwardArgs{.dy = dy,
@@ -80,7 +82,9 @@ class SwiGluFfnOnGpu : public testing::Test {
     SwiGluFfnBackwardInParts(stream_, backward(parts));
     ExpectNear(got[0], parts[0], 2e-3);
     ExpectNear(got[1], parts[1], 2e-3);
-    if (hidden) EXPECT_EQ(got[2].ToDoubles(), gated.ToDoubles());
+    if (hidden) {
+      EXPECT_EQ(got[2].ToDoubles(), gated.ToDoubles());
+    }
 
     const std::array<Tensor, 3> again = Three(sizes, hidden);
     cuda::WarpgroupSwiGluFfn(stream_, backward(again));
