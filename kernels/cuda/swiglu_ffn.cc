@@ -86,12 +86,14 @@ class Choices {
 template <class Args>
 void RunFaster(Stream& stream, const char* pass, const Tensor& from, const Tensor& to,
                const Args& args, void (*parts)(Stream&, const Args&)) {
-  constexpr double kSmall = 3e9;  // FLOPs: a few microseconds, as long as launches take
-  if (!WarpgroupsTake(args) || CostOf(args).flops < kSmall) return parts(stream, args);
+  constexpr double kSmall = 1e9;  // multiply-adds: a few microseconds, as long as launches take
+  const double size = static_cast<double>(from.size()) * static_cast<double>(to.shape().back());
+  if (!WarpgroupsTake(args) || size < kSmall) return parts(stream, args);
   const auto fused = [&] { WarpgroupSwiGluFfn(stream, args); };
   const auto in_parts = [&] { parts(stream, args); };
+  // Whether hidden is wanted does not matter: gate and up that are made again are the same.
   const std::string key = absl::StrCat(pass, ":", from.shape().rows(), "x", to.shape().back(), "x",
-                                       from.shape().back(), ":", args.hidden.defined() ? 3 : 2);
+                                       from.shape().back());
   if (Choices::OfThread(stream.device).IsFused(Handle(stream), key, fused, in_parts)) {
     fused();
   } else {

@@ -17,6 +17,7 @@
 #include "kernels/rms_norm.h"
 #include "kernels/scan_delta.h"
 #include "kernels/short_conv.h"
+#include "kernels/swiglu_ffn.h"
 
 namespace lt2 {
 namespace {
@@ -93,9 +94,9 @@ class Layer {
                                    Get("o_norm", {kValue}, false), 1e-6, GateKind::kSwish);
     const SumAndNorm sum = AddRmsNorm(tape, x, Project(tape, gated, "out", kWidth),
                                       Get("norm2", {kWidth}, false), 1e-6);
-    const Var hidden = SwiGlu(tape, Project(tape, sum.normed, "ffn_gate", kHidden),
-                              Project(tape, sum.normed, "ffn_up", kHidden));
-    return LinearPlus(tape, sum.sum, hidden, Get("down", {kWidth, kHidden}, true));
+    return SwiGluFfn(tape, sum.normed, Get("ffn_gate", {kHidden, kWidth}, true),
+                     Get("ffn_up", {kHidden, kWidth}, true), Get("down", {kWidth, kHidden}, true),
+                     &sum.sum);
   }
 
   Stream stream_;
