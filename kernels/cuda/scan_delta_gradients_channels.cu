@@ -373,8 +373,8 @@ class DeltaChannelGradients
 template <int kWidth>
 __global__ void __launch_bounds__(kGradientThreads, 1)
     DeltaChannelGradientsOfWarpgroups(const __grid_constant__ DeltaGradients<bf16> data,
-                                      int items) {
-  DeltaChannelGradients<kWidth>(data, items).Run();
+                                      const __grid_constant__ GradientMaps maps, int items) {
+  DeltaChannelGradients<kWidth>(data, maps, items).Run();
 }
 
 }  // namespace

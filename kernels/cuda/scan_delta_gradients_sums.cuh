@@ -22,13 +22,14 @@ class DeltaGradientSums {
   static constexpr int kAlignment = 1024;
   static constexpr int kBytes = kAlignment + Tiles::kSmall + static_cast<int>(sizeof(Small));
 
-  __device__ DeltaGradientSums(const DeltaGradients<bf16>& data, int items)
+  __device__ DeltaGradientSums(const DeltaGradients<bf16>& data, const GradientMaps& maps,
+                               int items)
       : data_(data),
         n_(data.in.shape),
         shared_((SharedAddress(DynamicShared()) + kAlignment - 1) / kAlignment * kAlignment),
         base_(DynamicShared() + (shared_ - SharedAddress(DynamicShared()))),
         small_(*reinterpret_cast<Small*>(base_ + Tiles::kSmall)),
-        stream_(data, items, shared_),
+        stream_(data, maps, items, shared_),
         group_(WarpgroupIndex()),
         row_(RowOfGroup()) {}
 
@@ -48,10 +49,13 @@ class DeltaGradientSums {
       }
       CommitCopies();
     };
+    stream_.Begin();
     fetch(0);
     fetch(1);
     int stage = 0;
+    uint32_t ended = 0;  // a bit a barrier: the parity that it waits for next
     for (GradientUnit unit = stream_.First(); unit.chunk >= 0; unit = stream_.After(unit)) {
+      const bool by_engine = stream_.ByEngine(unit);
       stream_.FetchKeys(unit);
       if constexpr (kChannels) stream_.FetchDecays(unit);
       CommitCopies();
@@ -61,6 +65,7 @@ class DeltaGradientSums {
         // Later than this slice's copies came those of the next, and in the first two the keys'.
         if (slice < 2) WaitForCopies<2>();
         if (slice >= 2) WaitForCopies<1>();
+        if (by_engine) stream_.WaitForStage(stage, ended >> stage & 1), ended ^= 1u << stage;
         PublishShared();
         __syncthreads();
         if (slice == 0) BeginUnit(stage);
@@ -69,12 +74,14 @@ class DeltaGradientSums {
         if (last) {  // the keys
           if (slices > 1) WaitForCopies<1>();
           if (slices == 1) WaitForCopies<0>();
-          PublishShared();
+          if (by_engine) stream_.WaitForKeys(ended >> 2), ended ^= 4;
         }
+        PublishShared();  // also before the engine writes where threads did
         __syncthreads();
         if (!kChannels || !last) fetch(stage), stage ^= 1;
       }
       finish(unit, stage * Tiles::kStageBytes);
+      PublishShared();
       __syncthreads();
       if (kChannels) fetch(stage), stage ^= 1;
     }
@@ -257,13 +264,14 @@ class DeltaGradientSums {
 template <class Kernel>
 void LaunchGradients(const Stream& stream, const DeltaGradients<bf16>& data, int items,
                      const Kernel& kernel) {
+  const GradientMaps maps = GradientMapsOf(data, items / data.in.shape.key_heads);
   int device = 0, processors = 0;
   LT2_CUDA_CHECK(cudaGetDevice(&device));
   LT2_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   const auto launch = [&](const auto of_width, int bytes) {
     AllowShared(of_width, bytes);
     of_width<<<static_cast<unsigned>(std::min(items, processors)), kGradientThreads, bytes,
-               Handle(stream)>>>(data, items);
+               Handle(stream)>>>(data, maps, items);
     CheckLaunch("scan_delta gradients");
   };
   if (data.in.shape.k <= 64) return kernel.template operator()<64>(launch);

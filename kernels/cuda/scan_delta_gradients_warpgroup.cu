@@ -179,8 +179,9 @@ class DeltaRowGradients : public DeltaGradientSums<kWidth, false, RowDecayGradie
 
 template <int kWidth>
 __global__ void __launch_bounds__(kGradientThreads, 1)
-    DeltaRowGradientsOfWarpgroups(const __grid_constant__ DeltaGradients<bf16> data, int items) {
-  DeltaRowGradients<kWidth>(data, items).Run();
+    DeltaRowGradientsOfWarpgroups(const __grid_constant__ DeltaGradients<bf16> data,
+                                  const __grid_constant__ GradientMaps maps, int items) {
+  DeltaRowGradients<kWidth>(data, maps, items).Run();
 }
 
 }  // namespace
