@@ -71,8 +71,9 @@ class DeltaChannelGradients
     AddTile(group_ == 0 ? Late() : group_ == 1 ? Early() : Tiles::kX);
     __syncthreads();
     if (group_ == 0) {
-      PutDecayGradients(Tiles::kQ);
-      PutRows(base_ + Tiles::kQ, row_, wide_);
+      AddDecayGradients<true>(Tiles::kQ, 1);
+      AddDiagonal(Tiles::kK);
+      PutRows(base_ + Late(), row_, wide_);
     } else if (group_ == 1) {
       float sum[2] = {};
       AddKeys(sum, Tiles::kK);
@@ -81,14 +82,15 @@ class DeltaChannelGradients
       ForEachPair(wide_, [&](int i, int, float& x, float& y) { x *= beta[i], y *= beta[i]; });
     }
     __syncthreads();
-    if (group_ == 0) StoreKeys(unit, data_.dq_NHK, Tiles::kQ);
+    if (group_ == 0) StoreKeys(unit, data_.dq_NHK, Late());
     if (group_ == 1) {
-      AddDecayGradients(1);
+      AddDecayGradients(Tiles::kK, 1);
       PutRows(base_ + Tiles::kX, row_, wide_);
     }
     __syncthreads();
     if (group_ == 2) {
-      AddDecayGradients(-1);
+      AddDecayGradients(Tiles::kK, -1);
+      AddDiagonal(Tiles::kQ);
       AddTile(Tiles::kX);
       PutRows(base_ + Tiles::kX, row_, wide_);
       StoreKeys(unit, data_.dk_NHK, Tiles::kX);
@@ -226,8 +228,8 @@ class DeltaChannelGradients
     Settle(wide_);
   }
 
-  // Those inside an eight, a thread a channel of one: for dQ where late keys were, for X where the
-  // early ones were, for dWrite where the queries were.
+  // Those inside an eight but a row with itself, a thread a channel: for dQ where late keys were,
+  // for X where the early ones were, for dWrite where the queries were.
   __device__ void PairsInEights() {
 #pragma unroll 1
     for (uint32_t i = Anew(threadIdx.x); i < kEights * kWidth; i += kGradientThreads) {
@@ -257,7 +259,7 @@ class DeltaChannelGradients
         const Piece<8> w = pairs(Tiles::kW, r), b = pairs(Tiles::kB, r);
         float dq = 0, x = 0;
 #pragma unroll
-        for (int j = 0; j <= r; ++j) dq += w[j] * keys[j], x += b[j] * keys[j];
+        for (int j = 0; j < r; ++j) dq += w[j] * keys[j], x += b[j] * keys[j];
         *at(Late(), r) = __float2bfloat16_rn(dq);
         *at(Early(), r) = __float2bfloat16_rn(x);
       }
@@ -269,7 +271,8 @@ class DeltaChannelGradients
         const float beta_k = small_.beta[first + r] * __bfloat162float(*at(Tiles::kK, r));
         const Piece<8> w = pairs(Tiles::kW, r), b = pairs(Tiles::kB, r);
 #pragma unroll
-        for (int j = 0; j <= r; ++j) write[j] = write[j] * by + w[j] * q + b[j] * beta_k;
+        for (int j = 0; j < r; ++j) write[j] = write[j] * by + w[j] * q + b[j] * beta_k;
+        write[r] *= by;
         *at(Tiles::kX, r) = __float2bfloat16_rn(write[r]);
       }
     }
@@ -325,17 +328,26 @@ class DeltaChannelGradients
       x += of.x, y += of.y;
     });
   }
-  __device__ void PutDecayGradients(int tile) {
-    ForEachPair(wide_, [&](int i, int c, float x, float y) {
+  // wide += W_rr times queries or keys: of a row with itself, which no decay lies between and of
+  // which dG, by way of both, would keep no more than how it was rounded.
+  __device__ void AddDiagonal(int tile) {
+    const auto diagonal = [&](uint32_t r) {
+      const unsigned char* piece = base_ + Tiles::kW + PanelOffset(kPanel, r, r / 8);
+      return __bfloat162float(reinterpret_cast<const bf16*>(piece)[r % 8]);
+    };
+    const float w[2] = {diagonal(row_), diagonal(row_ + 8)};
+    ForEachPair(wide_, [&](int i, int c, float& x, float& y) {
       const float2 of = GetPair(base_ + tile, row_, i, c);
-      *reinterpret_cast<float2*>(Sums() + (row_ + 8 * i) * kStride + c) = {of.x * x, of.y * y};
+      x += w[i] * of.x, y += w[i] * of.y;
     });
   }
-  __device__ void AddDecayGradients(float factor) {
+  template <bool kFirst = false>
+  __device__ void AddDecayGradients(int tile, float factor) {
     ForEachPair(wide_, [&](int i, int c, float x, float y) {
-      const float2 of = GetPair(base_ + Tiles::kK, row_, i, c);
+      const float2 of = GetPair(base_ + tile, row_, i, c);
       float2& to = *reinterpret_cast<float2*>(Sums() + (row_ + 8 * i) * kStride + c);
-      to.x += factor * of.x * x, to.y += factor * of.y * y;
+      to.x = (kFirst ? 0 : to.x) + factor * of.x * x;
+      to.y = (kFirst ? 0 : to.y) + factor * of.y * y;
     });
   }
 
