@@ -27,7 +27,7 @@ OpCase AddRmsNormCase() {
           .instances =
               [](uint64_t seed) {
                 return std::vector<CaseData>{Instance(seed, 1, 1), Instance(seed, 5, 40),
-                                             Instance(seed, 300, 131)};
+                                             Instance(seed, 300, 131), Instance(seed, 75, 1024)};
               },
           .bench = [] { return Instance(0, 2048, 256); },
           .gpu_bench = [] { return Instance(0, 8192, 2048); }};

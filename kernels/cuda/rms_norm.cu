@@ -1,4 +1,5 @@
 #include "kernels/cuda/rms_norm.cuh"
+#include "kernels/cuda/row_ring.cuh"
 #include "kernels/rms_norm.h"
 
 namespace lt2::cuda {
@@ -80,6 +81,74 @@ __global__ void __launch_bounds__(256, kPieces <= 4 ? 2 : 1)
   place.StoreColumnSums(dw, partial + blockIdx.x * columns + first_column);
 }
 
+// The same by single warps (row_ring.cuh), to a dx that is written. kMore: there is a gradient to
+// add.
+template <bool kMore, int kPieces>
+using BackwardRing = RowRing<kMore ? 3 : 2, kPieces>;
+template <bool kMore, int kPieces>
+__global__ void __launch_bounds__(32 * kRingWarps, 1)
+    BackwardByWarps(int64_t rows, BackwardData<bf16> data, float* partial) {
+  using Ring = BackwardRing<kMore, kPieces>;
+  const bf16* from[kMore ? 3 : 2] = {data.dy_ND, data.x_ND};
+  if constexpr (kMore) from[2] = data.more_ND;
+  Ring ring(from, rows);
+  Piece<8> w[kPieces], dw[kPieces] = {};
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) w[j] = Load<8>(data.w_D + ring.Column(j));
+  RowNumbers rstds{data.rstd_N};
+  for (; ring.row < rows; ring.Next()) {
+    const float rstd = rstds.Get(ring.row, rows, Ring::Step());
+    const bf16* here = ring.Await();
+    float products[kPieces] = {}, product = 0;
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+      const Packed<bf16, 8> dy = ring.Get(here, 0, j), x = ring.Get(here, 1, j);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float moved = dy[i] * x[i];
+        dw[j][i] += moved * rstd;
+        products[j] += moved * w[j][i];
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) product += products[j];
+    const float pull = WarpSum(product) * rstd * rstd / static_cast<float>(Ring::kWidth);
+    bf16* dx_D = data.dx_ND + ring.row * Ring::kWidth;
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+      const Packed<bf16, 8> dy = ring.Get(here, 0, j), x = ring.Get(here, 1, j);
+      Piece<8> dx;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) dx[i] = rstd * (dy[i] * w[j][i] - pull * x[i]);
+      if constexpr (kMore) {
+        const Packed<bf16, 8> more = ring.Get(here, 2, j);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) dx[i] += more[i];
+      }
+      Store<8>(dx_D + ring.Column(j), dx);
+    }
+  }
+  StoreWarpColumnSums<kPieces>(dw, partial + int64_t{blockIdx.x} * Ring::kWidth);
+}
+
+// False where it cannot be done so. Gives `sums` their workspace.
+bool RunBackwardByWarps(const Stream& stream, const char* name, const NormGroups& groups,
+                        const BackwardData<bf16>& data, PartialSums& sums) {
+  if (groups.count > 1 || data.dx_ND == nullptr || data.accumulate) return false;
+  return DispatchRingPieces(groups.width, [&]<int kPieces>() {
+    sums.bands = RingBlocks(groups.tokens);
+    float* partial = ScratchFor<float>(stream, sums.bands * groups.width);
+    sums.data = partial;
+    const auto launch = [&]<bool kMore>() {
+      LaunchRing<BackwardRing<kMore, kPieces>>(stream, name, BackwardByWarps<kMore, kPieces>,
+                                               static_cast<unsigned>(sums.bands), groups.tokens,
+                                               data, partial);
+    };
+    data.more_ND != nullptr ? launch.template operator()<true>()
+                            : launch.template operator()<false>();
+  });
+}
+
 template <class T>
 void RunBackward(const Stream& stream, const RmsNormBackwardArgs& args) {
   const NormGroups groups(args.w, args.rstd);
@@ -90,8 +159,14 @@ void RunBackward(const Stream& stream, const RmsNormBackwardArgs& args) {
                        Data<float>(args.w), Data<float>(args.rstd), dx,
                        args.accumulate_dx};
   if (data.more_ND == nullptr && args.accumulate_dx) data.more_ND = dx, data.accumulate = false;
+  const char* name = "rms_norm backward";
   PartialSums sums{.sums = 1, .columns = columns};
   const std::initializer_list<Tensor> moved = {args.dy, args.x, args.through, args.w, args.dx};
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (InSixteens(moved) && RunBackwardByWarps(stream, name, groups, data, sums)) {
+      return sums.Finish(stream, name, 0, Data<float>(args.dw));
+    }
+  }
   DispatchPieces<T>(groups.width, moved, [&]<int n>() {
     DispatchRow<n, /*kSums=*/true>(groups.width, [&]<int kPieces>(RowShare share) {
       sums.bands = std::clamp<int64_t>(SummingBlocks(groups.tokens, share), 1,
@@ -102,8 +177,8 @@ void RunBackward(const Stream& stream, const RmsNormBackwardArgs& args) {
       Backward<T, n, kPieces><<<grid, 256, 0, Handle(stream)>>>(share, groups, data, partial);
     });
   });
-  CheckLaunch("rms_norm backward");
-  sums.Finish(stream, "rms_norm backward", 0, Data<float>(args.dw));
+  CheckLaunch(name);
+  sums.Finish(stream, name, 0, Data<float>(args.dw));
 }
 
 }  // namespace
