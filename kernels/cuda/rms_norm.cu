@@ -1,5 +1,4 @@
 #include "kernels/cuda/rms_norm.cuh"
-#include "kernels/cuda/row_ring.cuh"
 #include "kernels/rms_norm.h"
 
 namespace lt2::cuda {
