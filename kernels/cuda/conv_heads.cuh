@@ -85,12 +85,14 @@ struct HeadsBackward : HeadWalk<Lanes, 2> {
   // gradients are not added to others.
   template <bool kPlain>
   __device__ void Four(const bf16* here, int first) {
+    const int positions = kPlain ? 0 : this->PositionAhead(first);
 #pragma unroll
     for (int j = 0; j < kHeadTaps; ++j) {
       const int token = first + j, complete = token - kHeadBack;
       int position = kHeadBack;
       if constexpr (!kPlain) {  // what is not there reads nothing
-        position = token <= this->parts.last ? this->parts.positions_N[token] : 0;
+        position = __shfl_sync(~0u, positions, j);
+        if (token > this->parts.last) position = 0;
         if (position == 0) this->BeginDocument(j);
       }
       this->rows[j] = Walk::Slot(here, 0, j);
@@ -234,9 +236,17 @@ __global__ void __launch_bounds__(32 * kConvHigh)
   *to = sum;
 }
 
+// All of a processor's blocks must find their place in shared memory.
+template <class Kernel>
+void PreferShared(Kernel* kernel) {
+  LT2_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                      cudaSharedmemCarveoutMaxShared));
+}
+
 template <class Lanes>
 void RunConvHeadsForward(const Stream& stream, const char* name, ConvHeadParts parts) {
   const dim3 grid = parts.Grid(kForwardTogether<Lanes>);
+  PreferShared(ConvHeadsForward<Lanes>);
   ConvHeadsForward<Lanes><<<grid, 32 * kHeadWarps, 0, Handle(stream)>>>(parts);
   CheckLaunch(name);
 }
@@ -246,6 +256,7 @@ template <class Lanes>
 void RunConvHeadsBackward(const Stream& stream, const char* name, ConvHeadParts parts) {
   const dim3 grid = parts.Grid(kBackwardTogether<Lanes>);
   parts.partial = ScratchFor<float4>(stream, grid.y * parts.columns);
+  PreferShared(ConvHeadsBackward<Lanes>);
   ConvHeadsBackward<Lanes><<<grid, 32 * kHeadWarps, 0, Handle(stream)>>>(parts);
   CheckLaunch(name);
   FinishConvSums<><<<Blocks(parts.columns, 32), dim3(32, kConvHigh), 0, Handle(stream)>>>(
