@@ -95,8 +95,8 @@ __global__ void __launch_bounds__(32 * kRingWarps, 1)
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) w[j] = Load<8>(data.w_D + ring.Column(j));
   RowNumbers rstds{data.rstd_N};
-  for (; ring.row < rows; ring.Next()) {
-    const float rstd = rstds.Get(ring.row, rows, Ring::Step());
+  for (; ring.row >= 0; ring.Next()) {
+    const float rstd = rstds.Get(ring.row, Ring::Step());
     const bf16* here = ring.Await();
     float products[kPieces] = {}, product = 0;
 #pragma unroll

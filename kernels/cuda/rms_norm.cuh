@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(32 * kRingWarps, 1)
   Piece<8> w[kPieces];
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) w[j] = Load<8>(data.w_D + ring.Column(j));
-  for (; ring.row < rows; ring.Next()) {
+  for (; ring.row >= 0; ring.Next()) {
     const bf16* here = ring.Await();
     const int64_t at = ring.row * Ring::kWidth;
     Packed<bf16, 8> x[kPieces];

@@ -39,8 +39,9 @@ inline unsigned RingBlocks(int64_t rows) {
   return static_cast<unsigned>(std::clamp<int64_t>(rows / (4 * kRingWarps), 1, 132));
 }
 
-// A warp's rows of kInputs tensors: its own of the block's, then those as many behind as there are
-// warps in the grid, and so on.
+// A warp's rows of kInputs tensors: its own of the block's, then those as far on as there are warps
+// in the grid, and so on. The last row is the first to be read: what the operator before has just
+// written is in the cache, and the one behind begins where this one ends.
 template <int kInputs, int kPieces>
 struct RowRing {
   static constexpr int kWidth = 256 * kPieces, kRowBytes = 2 * kWidth;
@@ -50,21 +51,21 @@ struct RowRing {
   static constexpr int kBytes = kRingWarps * kStages * (kStageBytes + kBarrierBytes);
 
   const bf16* inputs[kInputs];
-  int64_t row, rows;  // `row`: the one that comes next
+  int64_t row;  // that comes next: at an end where it is negative
   uint32_t barriers;
   int warp, lane, stage = 0;
   uint32_t parity = 0;
 
   __device__ RowRing(const bf16* const (&from)[kInputs], int64_t rows)
-      : rows(rows), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
+      : warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
     for (int k = 0; k < kInputs; ++k) inputs[k] = from[k];
-    row = int64_t{blockIdx.x} * kRingWarps + warp;
+    row = rows - 1 - (int64_t{blockIdx.x} * kRingWarps + warp);
     barriers = SharedAddress(DynamicShared()) + kRingWarps * kStages * kStageBytes +
                warp * kStages * kBarrierBytes;
     if (lane == 0) {
       for (int s = 0; s < kStages; ++s) InitBarrier(barriers + s * kBarrierBytes, 1);
       PublishBarriers();
-      for (int s = 0; s < kStages; ++s) Copy(s, row + s * Step());
+      for (int s = 0; s < kStages; ++s) Copy(s, row - s * Step());
     }
     __syncwarp();
   }
@@ -74,7 +75,7 @@ struct RowRing {
     return reinterpret_cast<bf16*>(DynamicShared() + (warp * kStages + at) * kStageBytes);
   }
   __device__ void Copy(int to, int64_t from) const {
-    if (from >= rows) return;
+    if (from < 0) return;
     const uint32_t barrier = barriers + to * kBarrierBytes, slot = SharedAddress(Slot(to));
     ArriveExpecting(barrier, kStageBytes);
 #pragma unroll
@@ -98,8 +99,8 @@ struct RowRing {
   // The row has been read: another takes its place. On to the next.
   __device__ void Next() {
     __syncwarp();
-    if (lane == 0) Copy(stage, row + kStages * Step());
-    row += Step();
+    if (lane == 0) Copy(stage, row - kStages * Step());
+    row -= Step();
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
 };
@@ -110,8 +111,8 @@ struct RowNumbers {
   float mine = 0;
   int known = 0;
 
-  __device__ float Get(int64_t row, int64_t rows, int64_t step) {
-    if (known == 0) mine = numbers_N[min(row + threadIdx.x % 32 * step, rows - 1)];
+  __device__ float Get(int64_t row, int64_t step) {
+    if (known == 0) mine = numbers_N[max(row - threadIdx.x % 32 * step, int64_t{0})];
     const float number = __shfl_sync(~0u, mine, known);
     known = (known + 1) % 32;
     return number;
