@@ -1,5 +1,8 @@
 #include "launch/signals.h"
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <csignal>
 #include <initializer_list>
 
@@ -29,7 +32,13 @@ void InstallSignalHandlers() {
   action.sa_handler = Handle;
   action.sa_flags = SA_RESTART;  // reads and writes under way go on
   sigemptyset(&action.sa_mask);
-  for (int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) sigaction(signal, &action, nullptr);
+  sigset_t ours;
+  sigemptyset(&ours);
+  for (int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) {
+    sigaction(signal, &action, nullptr);
+    sigaddset(&ours, signal);
+  }
+  pthread_sigmask(SIG_UNBLOCK, &ours, nullptr);
 }
 
 int PendingSignal() { return pending; }

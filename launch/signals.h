@@ -5,7 +5,8 @@
 
 namespace lt2 {
 
-// From here on the four signals are kept. A second TERM or INT acts as if nobody listened.
+// From here on the four signals are kept, on the calling thread even if whatever started the
+// process had them blocked. A second TERM or INT acts as if nobody listened.
 void InstallSignalHandlers();
 
 // The signal that came first and was not yet cleared, 0 if none.

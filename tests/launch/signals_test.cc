@@ -1,6 +1,8 @@
 #include "launch/signals.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
 
 #include <csignal>
 
@@ -23,6 +25,20 @@ TEST(Signals, TheFirstOneIsKept) {
   EXPECT_EQ(PendingSignal(), SIGUSR1);
   EXPECT_STREQ(SignalName(SIGUSR1), "USR1");
   ClearPendingSignal();
+}
+
+// A process inherits what its parent had blocked.
+TEST(Signals, BlockedOnesAreHeard) {
+  sigset_t usr1, before;
+  sigemptyset(&usr1);
+  sigaddset(&usr1, SIGUSR1);
+  pthread_sigmask(SIG_BLOCK, &usr1, &before);
+  InstallSignalHandlers();
+  ClearPendingSignal();
+  std::raise(SIGUSR1);
+  EXPECT_EQ(PendingSignal(), SIGUSR1);
+  ClearPendingSignal();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 TEST(SignalsDeathTest, ASecondTermOrIntEndsTheProcess) {
