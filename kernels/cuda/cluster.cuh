@@ -1,4 +1,4 @@
-// Blocks of a cluster (Hopper) that share what they copy, and boxes that go back to memory.
+// Blocks of a cluster (Hopper) that share what they copy.
 #pragma once
 
 #include "kernels/cuda/bulk_copy.cuh"
@@ -43,45 +43,6 @@ __device__ inline void CopyBoxToAll(uint32_t to, const CUtensorMap& map, uint32_
       ".multicast::cluster [%0], [%1, {%3, %4}], [%2], ranks;}" ::"r"(to),
       "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(ranks)
       : "memory");
-}
-
-// One thread: writes a box from shared memory, after PublishShared by those who filled it and a
-// barrier; what lies outside of the tensor is left out.
-__device__ inline void StoreBox(const CUtensorMap& map, uint32_t from, int column, int row) {
-  LT2_CLUSTER_ASM(
-      "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
-          &map),
-      "r"(from), "r"(column), "r"(row)
-      : "memory");
-}
-// The same of floats, added to what is there.
-__device__ inline void AddBox(const CUtensorMap& map, uint32_t from, int column, int row) {
-  LT2_CLUSTER_ASM(
-      "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], "
-      "[%1];" ::"l"(&map),
-      "r"(from), "r"(column), "r"(row)
-      : "memory");
-}
-// The same thread: until all it stored has left shared memory.
-__device__ inline void FinishStores() {
-  LT2_CLUSTER_ASM("cp.async.bulk.commit_group;" ::: "memory");
-  LT2_CLUSTER_ASM("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-
-// Turns of blocks at something in memory, 0 at first. One thread: waits until `turn` is the next;
-// passes on to `next` what it has stored, its boxes too.
-__device__ inline void WaitForBlocks(const int* turns, int turn) {
-  int next = turn;
-  do {
-    LT2_CLUSTER_ASM("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(next) : "l"(turns) : "memory");
-  } while (next != turn);
-  LT2_CLUSTER_ASM("fence.proxy.async;" ::: "memory");
-}
-__device__ inline void PassToBlock(int* turns, int next) {
-  LT2_CLUSTER_ASM("cp.async.bulk.wait_group 0;" ::: "memory");
-  LT2_CLUSTER_ASM("fence.proxy.async;" ::: "memory");
-  __threadfence();
-  LT2_CLUSTER_ASM("st.release.gpu.global.b32 [%0], %1;" ::"l"(turns), "r"(next) : "memory");
 }
 
 #undef LT2_CLUSTER_ASM

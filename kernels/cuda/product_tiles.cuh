@@ -8,14 +8,15 @@
 // A Problem says what the jobs are, how operands are copied, and what becomes of the sums:
 //   kRowsTurned, kColumnsTurned: whether an operand's steps are 64 rows k of 128 (two panels of 64
 //     columns) or 128 rows of 64 k
-//   kPlaces: steps on their way; kStagingBytes of a warpgroup, for what it writes
-//   int jobs(), ProductJob JobAt(int index)
+//   int jobs(), int steps(), ProductJob JobAt(int index)
 //   void Copy(const StepPlace&, const ProductJob&, int step): one thread; rows' operand of its own
 //     block, its half of the columns' to all
-//   void Begin(const ProductTile&): before the products; void Finish(const ProductTile&, sums)
+//   void Begin(const ProductJob&): before the products; void Finish(const ProductJob&, sums)
+// where the job's row is the block's own.
 #pragma once
 
 #include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/piece.cuh"
 #include "kernels/cuda/warpgroup.cuh"
 
 namespace lt2::cuda {
@@ -27,42 +28,31 @@ inline constexpr int kStepBytes = 2 * kTilePanelBytes;
 inline constexpr int kProductCluster = 2, kProductThreads = 3 * 128, kProductAlignment = 1024;
 inline constexpr uint32_t kAllRanks = (1 << kProductCluster) - 1;
 
-// Sums over steps [first, first + steps) of a cluster's tiles, whose rows begin at `row`. Where
-// several jobs share these tiles, this is number `part`, and they take turns at `slot`.
+// The sums of a cluster's tiles, whose rows begin at `row`.
 struct ProductJob {
-  int row, column, first, steps, part = 0, slot = -1;
+  int row, column;
 };
 // Where a step goes: the block's own rows, and its half of the columns; `full` counts bytes.
 struct StepPlace {
   uint32_t rows, half, full;
   int rank;
 };
-// What a warpgroup works on.
-struct ProductTile {
-  ProductJob job;          // `row` is this block's
-  int group;               // of the block's two that compute
-  uint32_t staging, read;  // shared memory, and a barrier, of its own
-};
-
 // Of a thread: rows of 64 of the tile, columns as of a product.
 using ProductSums = float[2][64];
 
-template <class Problem>
-struct ProductLayout {
-  static constexpr int kStagingAt = Problem::kPlaces * kStepBytes;
-  static constexpr int kBarriersAt = kStagingAt + 2 * Problem::kStagingBytes;
-  static constexpr int kReadAt = kBarriersAt + Ring<Problem::kPlaces>::kBytes;
-  static constexpr int kSharedBytes = kReadAt + 2 * kBarrierBytes + kProductAlignment;
-};
+// All of shared memory is steps on their way: they take as long as a handful of products.
+using StepRing = Ring<7>;
+inline constexpr int kStepsBytes = 7 * kStepBytes;
+inline constexpr int kProductSharedBytes = kStepsBytes + StepRing::kBytes + kProductAlignment;
 
-template <class Problem, int kPlaces>
-__device__ inline void CopySteps(const Problem& problem, uint32_t shared, Ring<kPlaces> ring) {
+template <class Problem>
+__device__ inline void CopySteps(const Problem& problem, uint32_t shared, StepRing ring) {
   const bool leads = threadIdx.x % 32 == 0;
   const int rank = ClusterRank(), clusters = gridDim.x / kProductCluster;
   for (int index = blockIdx.x / kProductCluster; index < problem.jobs(); index += clusters) {
     ProductJob job = problem.JobAt(index);
     job.row += rank * kTileRows;
-    for (int step = job.first; step < job.first + job.steps; ++step) {
+    for (int step = 0; step < problem.steps(); ++step) {
       ring.WaitEmpty();
       if (leads) {
         const uint32_t rows = shared + ring.place * kStepBytes;
@@ -105,8 +95,7 @@ __device__ inline void QueueStep(ProductSums& sums, uint32_t rows, bool first) {
   }
 }
 
-template <int kPlaces>
-__device__ inline void ReleaseInCluster(const Ring<kPlaces>& ring, int place) {
+__device__ inline void ReleaseInCluster(const StepRing& ring, int place) {
   __syncwarp();
   const int lane = threadIdx.x % 32;
   if (lane < kProductCluster) ArriveAt(ring.Empty(place), lane);
@@ -117,8 +106,8 @@ __device__ inline void ReleaseInCluster(const Ring<kPlaces>& ring, int place) {
 __device__ inline void WaitForTurn(int group) { SyncBarrier(3 + group, 256); }
 __device__ inline void PassTurn(int group) { PassBarrier(4 - group, 256); }
 
-template <class Problem, int kPlaces>
-__device__ inline void SumSteps(ProductSums& sums, uint32_t shared, Ring<kPlaces>& ring, int steps,
+template <class Problem>
+__device__ inline void SumSteps(ProductSums& sums, uint32_t shared, StepRing& ring, int steps,
                                 int group) {
   WaitForTurn(group);
   int last = 0;
@@ -140,29 +129,24 @@ __device__ inline void SumSteps(ProductSums& sums, uint32_t shared, Ring<kPlaces
   ReleaseInCluster(ring, last);
 }
 
-template <class Problem, int kPlaces>
-__device__ inline void ComputeTiles(const Problem& problem, uint32_t shared, Ring<kPlaces> ring) {
+template <class Problem>
+__device__ inline void ComputeTiles(const Problem& problem, uint32_t shared, StepRing ring) {
   const int group = WarpgroupIndex(), clusters = gridDim.x / kProductCluster;
-  ProductTile tile{
-      .job = {},
-      .group = group,
-      .staging = shared + ProductLayout<Problem>::kStagingAt + group * Problem::kStagingBytes,
-      .read = shared + ProductLayout<Problem>::kReadAt + group * kBarrierBytes};
   int whose = 0;
   if (group == 1) PassTurn(group);
   for (int index = blockIdx.x / kProductCluster; index < problem.jobs(); index += clusters) {
     const bool mine = whose == group;
     whose ^= 1;
-    tile.job = problem.JobAt(index);
     if (!mine) {
-      ring.Skip(tile.job.steps);
+      ring.Skip(problem.steps());
       continue;
     }
-    tile.job.row += ClusterRank() * kTileRows;
+    ProductJob job = problem.JobAt(index);
+    job.row += ClusterRank() * kTileRows;
     ProductSums sums;
-    problem.Begin(tile);
-    SumSteps<Problem>(sums, shared, ring, tile.job.steps, group);
-    problem.Finish(tile, sums);
+    problem.Begin(job);
+    SumSteps<Problem>(sums, shared, ring, problem.steps(), group);
+    problem.Finish(job, sums);
   }
   if (whose == group) WaitForTurn(group);  // that nobody takes
 }
@@ -170,15 +154,11 @@ __device__ inline void ComputeTiles(const Problem& problem, uint32_t shared, Rin
 // A kernel's whole body.
 template <class Problem>
 __device__ inline void RunProducts(const Problem& problem) {
-  using Layout = ProductLayout<Problem>;
   const uint32_t begin = SharedAddress(DynamicShared());
   const uint32_t shared = (begin + kProductAlignment - 1) / kProductAlignment * kProductAlignment;
-  const Ring<Problem::kPlaces> ring{shared + Layout::kBarriersAt};
+  const StepRing ring{shared + kStepsBytes};
   if (threadIdx.x == 0) {
     ring.Init(4 * kProductCluster);
-    for (int group = 0; group < 2; ++group) {
-      InitBarrier(shared + Layout::kReadAt + group * kBarrierBytes, 1);
-    }
     PublishBarriers();
   }
   SyncCluster();
@@ -204,7 +184,7 @@ void LaunchProducts(const char* name, cudaStream_t stream, void (*kernel)(Proble
                     const Problem& problem, int jobs) {
   const int clusters = std::min(ProductClusters(), jobs);
   LaunchClusters(name, kernel, kProductCluster * clusters, kProductCluster, kProductThreads,
-                 ProductLayout<Problem>::kSharedBytes, stream, problem);
+                 kProductSharedBytes, stream, problem);
 }
 
 // Tiles side by side are computed one after another, kBand pairs of them deep: what they read stays
@@ -224,17 +204,40 @@ struct TileOrder {
   }
 };
 
-// By a whole warpgroup whose threads have written: store() by one of them, until it has been read.
-template <class Store>
-__device__ inline void WriteOut(int group, const Store& store) {
-  PublishShared();
-  SynchronizeWarpgroup(group);
-  if (threadIdx.x % 128 == 0) {
-    store();
-    FinishStores();
+// Sums leave a thread as pieces of 8 neighbours in a row, rounded.
+struct RoundedPiece {
+  uint32_t word[4];
+};
+// Before, word w is a pair of the w-th of four pieces: of four lanes each gives all others theirs.
+__device__ inline void Regroup(RoundedPiece& piece) {
+  const int lane = threadIdx.x % 4;
+#pragma unroll
+  for (int bit = 1; bit < 4; bit *= 2) {
+    const bool upper = (lane & bit) != 0;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      if ((w & bit) != 0) continue;
+      const uint32_t sent = upper ? piece.word[w] : piece.word[w + bit];
+      const uint32_t got = __shfl_xor_sync(~0u, sent, bit);
+      piece.word[w] = upper ? got : piece.word[w];
+      piece.word[w + bit] = upper ? piece.word[w + bit] : got;
+    }
   }
-  __syncwarp();
-  SynchronizeWarpgroup(group);
+}
+// Of the columns [column, column + 32) of the tile, and rows 64 m + 8 half + 16 warp + lane / 4:
+// the piece that begins at column + 8 (lane mod 4).
+__device__ inline RoundedPiece PieceOf(const ProductSums& sums, int m, int half, int column) {
+  RoundedPiece piece;
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const float* of = sums[m] + column / 2 + 4 * w + 2 * half;
+    piece.word[w] = Halves(of[0], of[1]);
+  }
+  Regroup(piece);
+  return piece;
+}
+__device__ inline int RowOfPiece(int m, int half) {
+  return 64 * m + 8 * half + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
 }
 
 inline int TilesOver(int64_t size, int by) { return static_cast<int>((size + by - 1) / by); }

@@ -9,144 +9,153 @@
 namespace lt2::cuda {
 namespace {
 
-// fn(m, j, half, offset): the pair of columns 8 j + 2 (lane mod 4) of a panel in row 64 m + 8 half
-// + 16 warp + lane / 4, and where it lies.
-template <class Fn>
-__device__ inline void ForEachPair(const Fn& fn) {
-  const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
-  const uint32_t first = PanelOffset(kTileRows, 16 * warp + lane / 4, 0) + lane % 4 * 4;
+// A matrix [rows, columns] that is read or written once, in pieces of 8; columns is a multiple
+// of 8.
+struct Matrix {
+  bf16* data;
+  int rows, columns;
+
+  __device__ bool Has(int row, int column) const { return row < rows && column < columns; }
+  __device__ uint4* At(int row, int column) const {
+    return reinterpret_cast<uint4*>(data + int64_t{row} * columns + column);
+  }
+  __device__ RoundedPiece Read(int row, int column) const {
+    if (!Has(row, column)) return {};
+    const uint4 four = __ldcs(At(row, column));
+    return {four.x, four.y, four.z, four.w};
+  }
+  __device__ void Write(int row, int column, const RoundedPiece& piece) const {
+    if (!Has(row, column)) return;
+    __stcs(At(row, column), make_uint4(piece.word[0], piece.word[1], piece.word[2], piece.word[3]));
+  }
+  // On its way to the L2 cache: the row's 128 columns.
+  __device__ void Prefetch(int row, int column) const {
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const uint32_t piece = first ^ (16 * j);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      fn(i / 2, j, i % 2, piece + (64 * (i / 2) + 8 * (i % 2)) * kPanelRowBytes);
+    for (int i = 0; i < 128; i += 64) {
+      if (Has(row, column + i)) PrefetchLine(At(row, column + i));
     }
   }
-}
-__device__ inline void StoreShared(uint32_t to, uint32_t pair) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(pair) : "memory");
-}
-__device__ inline uint32_t LoadShared(uint32_t from) {
-  uint32_t pair;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(pair) : "r"(from) : "memory");
-  return pair;
-}
+  static __device__ void PrefetchLine(const void* at) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(at)));
+  }
+};
 
-// Pairs of a panel, [2][8][2] of them a thread, go out through the staging.
-using Pairs = uint32_t[2][8][2];
-__device__ inline void StorePairs(const ProductTile& tile, const CUtensorMap& map, int column,
-                                  const Pairs& pairs) {
-  ForEachPair([&](int m, int j, int half, uint32_t at) {
-    StoreShared(tile.staging + at, pairs[m][j][half]);
-  });
-  WriteOut(tile.group, [&] { StoreBox(map, tile.staging, column, tile.job.row); });
+// fn(m, half, chunk): each stands for rows and 32 columns, a piece of a thread.
+template <int kChunks, class Fn>
+__device__ inline void ForEachPiece(const Fn& fn) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) fn(i / 2, i % 2, chunk);
+  }
 }
 
 struct Forward {
   static constexpr bool kRowsTurned = false, kColumnsTurned = false;
-  static constexpr int kPlaces = 6, kStagingBytes = kTilePanelBytes, kUnits = 64;
+  static constexpr int kUnits = 64;
 
   CUtensorMap x;
   CUtensorMap w[kProductCluster];  // 64 rows of gate's and of up's
-  CUtensorMap gate, up, hidden;
+  Matrix gate, up, hidden;
   TileOrder order;
-  int steps;
-  bool with_hidden;
+  int depth;
 
   __device__ int jobs() const { return order.count(); }
+  __device__ int steps() const { return depth; }
   __device__ ProductJob JobAt(int index) const {
     const TileOrder::Place at = order.At(index);
-    return {at.pair * kProductCluster * kTileRows, at.across * kUnits, 0, steps};
+    return {at.pair * kProductCluster * kTileRows, at.across * kUnits};
   }
   __device__ void Copy(const StepPlace& to, const ProductJob& job, int step) const {
     CopyBox(to.rows, x, to.full, step * kStepDepth, job.row);
     CopyBoxToAll(to.half, w[to.rank], to.full, step * kStepDepth, job.column, kAllRanks);
   }
-  __device__ void Begin(const ProductTile&) const {}
+  __device__ void Begin(const ProductJob&) const {}
 
-  __device__ void Finish(const ProductTile& tile, const ProductSums& sums) const {
-    Pairs of_gate, of_up;
-    ForEachPair([&](int m, int j, int half, uint32_t) {
-      const float* of = sums[m] + 4 * j + 2 * half;
-      of_gate[m][j][half] = Halves(of[0], of[1]);
-      of_up[m][j][half] = Halves(of[32], of[33]);
+  __device__ void Finish(const ProductJob& job, const ProductSums& sums) const {
+    ForEachPiece<kUnits / 32>([&](int m, int half, int chunk) {
+      const int row = job.row + RowOfPiece(m, half);
+      const int column = job.column + chunk * 32 + threadIdx.x % 4 * 8;
+      const RoundedPiece g = PieceOf(sums, m, half, chunk * 32);
+      const RoundedPiece u = PieceOf(sums, m, half, chunk * 32 + kUnits);
+      gate.Write(row, column, g);
+      up.Write(row, column, u);
+      if (hidden.data == nullptr) return;
+      RoundedPiece h;
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        h.word[w] = Halves(LowerHalf(u.word[w]) * Swish<bf16>::Value(LowerHalf(g.word[w])),
+                           UpperHalf(u.word[w]) * Swish<bf16>::Value(UpperHalf(g.word[w])));
+      }
+      hidden.Write(row, column, h);
     });
-    StorePairs(tile, gate, tile.job.column, of_gate);
-    StorePairs(tile, up, tile.job.column, of_up);
-    if (!with_hidden) return;
-    ForEachPair([&](int m, int j, int half, uint32_t) {
-      uint32_t &g = of_gate[m][j][half], u = of_up[m][j][half];
-      g = Halves(LowerHalf(u) * Swish<bf16>::Value(LowerHalf(g)),
-                 UpperHalf(u) * Swish<bf16>::Value(UpperHalf(g)));
-    });
-    StorePairs(tile, hidden, tile.job.column, of_gate);
   }
 };
 
 struct Backward {
   static constexpr bool kRowsTurned = false, kColumnsTurned = true;
-  static constexpr int kPlaces = 5, kStagingBytes = 2 * kTilePanelBytes, kUnits = 128;
+  static constexpr int kUnits = 128;
 
   CUtensorMap dy;
-  CUtensorMap w;         // 64 rows
-  CUtensorMap gate, up;  // read
-  CUtensorMap dgate, dup, hidden;
+  CUtensorMap w;  // 64 rows
+  Matrix gate, up, dgate, dup, hidden;
   TileOrder order;
-  int steps;
-  bool with_hidden;
+  int depth;
 
   __device__ int jobs() const { return order.count(); }
+  __device__ int steps() const { return depth; }
   __device__ ProductJob JobAt(int index) const {
     const TileOrder::Place at = order.At(index);
-    return {at.pair * kProductCluster * kTileRows, at.across * kUnits, 0, steps};
+    return {at.pair * kProductCluster * kTileRows, at.across * kUnits};
   }
   __device__ void Copy(const StepPlace& to, const ProductJob& job, int step) const {
     CopyBox(to.rows, dy, to.full, step * kStepDepth, job.row);
     CopyBoxToAll(to.half, w, to.full, job.column + to.rank * 64, step * kStepDepth, kAllRanks);
   }
-  __device__ void Begin(const ProductTile& tile) const { Fetch(tile, tile.job.column); }
-
-  __device__ void Finish(const ProductTile& tile, const ProductSums& sums) const {
-    WaitForPhase(tile.read, 0);
-    FinishPanel<0>(tile, tile.job.column, sums);
-    Fetch(tile, tile.job.column + 64);
-    WaitForPhase(tile.read, 1);
-    FinishPanel<1>(tile, tile.job.column + 64, sums);
+  __device__ void Begin(const ProductJob& job) const {
+    const int row = job.row + threadIdx.x % 128;
+    gate.Prefetch(row, job.column);
+    up.Prefetch(row, job.column);
   }
 
-  // gate and up of 64 columns, on their way to the staging.
-  __device__ void Fetch(const ProductTile& tile, int column) const {
-    if (threadIdx.x % 128 == 0) {
-      ArriveExpecting(tile.read, 2 * kTilePanelBytes);
-      CopyBox(tile.staging, gate, tile.read, column, tile.job.row);
-      CopyBox(tile.staging + kTilePanelBytes, up, tile.read, column, tile.job.row);
+  // Of rows (m, half) everything is on its way before anything is used.
+  __device__ void Finish(const ProductJob& job, const ProductSums& sums) const {
+    constexpr int kChunks = kUnits / 32;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = job.row + RowOfPiece(i / 2, i % 2);
+      const int first = job.column + threadIdx.x % 4 * 8;
+      RoundedPiece g[kChunks], u[kChunks];
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        g[chunk] = gate.Read(row, first + chunk * 32);
+        u[chunk] = up.Read(row, first + chunk * 32);
+      }
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        const RoundedPiece d = PieceOf(sums, i / 2, i % 2, chunk * 32);
+        FinishPiece(row, first + chunk * 32, g[chunk], u[chunk], d);
+      }
     }
-    __syncwarp();
   }
 
-  // The gradients of gate and up where these were, then hidden.
-  template <int panel>
-  __device__ void FinishPanel(const ProductTile& tile, int column, const ProductSums& sums) const {
-    Pairs again;
-    const uint32_t of_gate = tile.staging, of_up = tile.staging + kTilePanelBytes;
-    ForEachPair([&](int m, int j, int half, uint32_t at) {
-      const float* of = sums[m] + 32 * panel + 4 * j + 2 * half;
-      const uint32_t g = LoadShared(of_gate + at), u = LoadShared(of_up + at);
-      const uint32_t d = Halves(of[0], of[1]);
+  __device__ void FinishPiece(int row, int column, const RoundedPiece& g, const RoundedPiece& u,
+                              const RoundedPiece& d) const {
+    RoundedPiece of_gate, of_up, again;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const uint32_t gs = g.word[w], us = u.word[w], ds = d.word[w];
       float value[2], slope[2];
-      Swish<bf16>::ValueAndSlope(LowerHalf(g), value[0], slope[0]);
-      Swish<bf16>::ValueAndSlope(UpperHalf(g), value[1], slope[1]);
-      StoreShared(of_gate + at, Halves(LowerHalf(d) * LowerHalf(u) * slope[0],
-                                       UpperHalf(d) * UpperHalf(u) * slope[1]));
-      StoreShared(of_up + at, Halves(LowerHalf(d) * value[0], UpperHalf(d) * value[1]));
-      again[m][j][half] = Halves(LowerHalf(u) * value[0], UpperHalf(u) * value[1]);
-    });
-    WriteOut(tile.group, [&] {
-      StoreBox(dgate, of_gate, column, tile.job.row);
-      StoreBox(dup, of_up, column, tile.job.row);
-    });
-    if (with_hidden) StorePairs(tile, hidden, column, again);
+      Swish<bf16>::ValueAndSlope(LowerHalf(gs), value[0], slope[0]);
+      Swish<bf16>::ValueAndSlope(UpperHalf(gs), value[1], slope[1]);
+      of_gate.word[w] = Halves(LowerHalf(ds) * LowerHalf(us) * slope[0],
+                               UpperHalf(ds) * UpperHalf(us) * slope[1]);
+      of_up.word[w] = Halves(LowerHalf(ds) * value[0], UpperHalf(ds) * value[1]);
+      again.word[w] = Halves(LowerHalf(us) * value[0], UpperHalf(us) * value[1]);
+    }
+    dgate.Write(row, column, of_gate);
+    dup.Write(row, column, of_up);
+    if (hidden.data != nullptr) hidden.Write(row, column, again);
   }
 };
 
@@ -162,8 +171,13 @@ void Run(const Stream& stream, const Problem& problem) {
                  problem.order.count());
 }
 
-CUtensorMap MapOf(const Tensor& x, int rows = kTileRows) {
+CUtensorMap MapOf(const Tensor& x, int rows) {
   return MatrixMap(Data<bf16>(x), x.shape().rows(), x.shape().back(), rows, 64);
+}
+
+Matrix MatrixOf(const Tensor& x) {
+  if (!x.defined()) return {};
+  return {Data<bf16>(x), static_cast<int>(x.shape().rows()), static_cast<int>(x.shape().back())};
 }
 
 TileOrder OrderOf(const Tensor& x, int units_of_tile) {
@@ -194,29 +208,25 @@ bool WarpgroupsTake(const SwiGluFfnBackwardArgs& args) {
 }
 
 void WarpgroupSwiGluFfn(const Stream& stream, const SwiGluFfnForwardArgs& args) {
-  const bool with_hidden = args.hidden.defined();
-  Run(stream, Forward{.x = MapOf(args.x),
+  Run(stream, Forward{.x = MapOf(args.x, kTileRows),
                       .w = {MapOf(args.w_gate, 64), MapOf(args.w_up, 64)},
-                      .gate = MapOf(args.gate),
-                      .up = MapOf(args.up),
-                      .hidden = MapOf(with_hidden ? args.hidden : args.gate),
+                      .gate = MatrixOf(args.gate),
+                      .up = MatrixOf(args.up),
+                      .hidden = MatrixOf(args.hidden),
                       .order = OrderOf(args.gate, Forward::kUnits),
-                      .steps = TilesOver(args.x.shape().back(), kStepDepth),
-                      .with_hidden = with_hidden});
+                      .depth = TilesOver(args.x.shape().back(), kStepDepth)});
 }
 
 void WarpgroupSwiGluFfn(const Stream& stream, const SwiGluFfnBackwardArgs& args) {
-  const bool with_hidden = args.hidden.defined();
-  Run(stream, Backward{.dy = MapOf(args.dy),
+  Run(stream, Backward{.dy = MapOf(args.dy, kTileRows),
                        .w = MapOf(args.w_down, 64),
-                       .gate = MapOf(args.gate),
-                       .up = MapOf(args.up),
-                       .dgate = MapOf(args.dgate),
-                       .dup = MapOf(args.dup),
-                       .hidden = MapOf(with_hidden ? args.hidden : args.dgate),
+                       .gate = MatrixOf(args.gate),
+                       .up = MatrixOf(args.up),
+                       .dgate = MatrixOf(args.dgate),
+                       .dup = MatrixOf(args.dup),
+                       .hidden = MatrixOf(args.hidden),
                        .order = OrderOf(args.gate, Backward::kUnits),
-                       .steps = TilesOver(args.dy.shape().back(), kStepDepth),
-                       .with_hidden = with_hidden});
+                       .depth = TilesOver(args.dy.shape().back(), kStepDepth)});
 }
 
 }  // namespace lt2::cuda

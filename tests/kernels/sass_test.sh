@@ -27,7 +27,7 @@ summary() {
 
 kernels=0 bad=0
 complain() { echo "$1"; bad=$((bad + 1)); }
-for object in "$1"/scan_*.cu.o "$1"/attention*.cu.o "$1"/{gemm,swiglu_ffn}_warpgroup.cu.o; do
+for object in "$1"/scan_*.cu.o "$1"/attention*.cu.o "$1"/swiglu_ffn_warpgroup.cu.o; do
   while read -r name warpgroup warp memory; do
     if [[ ! $name =~ bfloat16 && ! $name =~ $by_warpgroups ]]; then continue; fi
     kernels=$((kernels + 1))
