@@ -6,8 +6,8 @@
 // columns' operand for both. Blocks stay and take one job after another.
 //
 // A Problem says what the jobs are, how operands are copied, and what becomes of the sums:
-//   kRowsTurned, kColumnsTurned: whether an operand's steps are 64 rows k of 128 (two panels of 64
-//     columns) or 128 rows of 64 k
+//   kTurned: whether a step of the columns' operand is 64 rows k of 128 columns, as two panels, and
+//     not 128 rows of 64 k, as that of the rows' is
 //   int jobs(), int steps(), ProductJob JobAt(int index)
 //   void Copy(const StepPlace&, const ProductJob&, int step): one thread; rows' operand of its own
 //     block, its half of the columns' to all
@@ -73,23 +73,16 @@ template <class Problem>
 __device__ inline void QueueStep(ProductSums& sums, uint32_t rows, bool first) {
   const uint64_t a = Descriptor(rows, kHalfPanelBytes);
   const uint64_t b = Descriptor(rows + kTilePanelBytes, kHalfPanelBytes);
-  constexpr int kTurned = 16 * kPanelRowBytes / 16,
-                kStraight = 32 / 16;  // of 16 k, in a descriptor
 #pragma unroll
   for (int k = 0; k < kStepDepth / 16; ++k) {
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
-      const uint64_t of_a =
-          a + m * kHalfPanelBytes / 16 + k * (Problem::kRowsTurned ? kTurned : kStraight);
-      const uint64_t of_b = b + k * (Problem::kColumnsTurned ? kTurned : kStraight);
+      const uint64_t of_a = a + (m * kHalfPanelBytes + k * 32) / 16;
       const bool add = !first || k > 0;
-      if constexpr (!Problem::kColumnsTurned) {
-        static_assert(!Problem::kRowsTurned);
-        MultiplyShared(sums[m], of_a, of_b, add);
-      } else if constexpr (!Problem::kRowsTurned) {
-        MultiplySharedRows(sums[m], of_a, of_b, add);
+      if constexpr (Problem::kTurned) {
+        MultiplySharedRows(sums[m], of_a, b + k * 16 * kPanelRowBytes / 16, add);
       } else {
-        MultiplyTransposed(sums[m], of_a, of_b, add);
+        MultiplyShared(sums[m], of_a, b + k * 32 / 16, add);
       }
     }
   }

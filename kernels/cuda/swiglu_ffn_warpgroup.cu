@@ -51,7 +51,7 @@ __device__ inline void ForEachPiece(const Fn& fn) {
 }
 
 struct Forward {
-  static constexpr bool kRowsTurned = false, kColumnsTurned = false;
+  static constexpr bool kTurned = false;
   static constexpr int kUnits = 64;
 
   CUtensorMap x;
@@ -93,7 +93,7 @@ struct Forward {
 };
 
 struct Backward {
-  static constexpr bool kRowsTurned = false, kColumnsTurned = true;
+  static constexpr bool kTurned = true;
   static constexpr int kUnits = 128;
 
   CUtensorMap dy;
