@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What the compiler made of the kernels of scans, attention and SwiGLU for sm_90a: sass_test.sh OBJECT_FOLDER
+# What the compiler made of the kernels of scans, attention, SwiGLU and narrow products for sm_90a:
+# sass_test.sh OBJECT_FOLDER
 #
 # Every bfloat16 kernel of them but those listed here multiplies on tensor cores, those by
 # warpgroups with HGMMA, and none spills to local memory. Needs cuobjdump and nvdisasm: on the PATH,
@@ -27,7 +28,7 @@ summary() {
 
 kernels=0 bad=0
 complain() { echo "$1"; bad=$((bad + 1)); }
-for object in "$1"/scan_*.cu.o "$1"/attention*.cu.o "$1"/swiglu_ffn_warpgroup.cu.o; do
+for object in "$1"/scan_*.cu.o "$1"/attention*.cu.o "$1"/{swiglu_ffn_warpgroup,narrow_linear}.cu.o; do
   while read -r name warpgroup warp memory; do
     if [[ ! $name =~ bfloat16 && ! $name =~ $by_warpgroups ]]; then continue; fi
     kernels=$((kernels + 1))

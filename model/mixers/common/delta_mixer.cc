@@ -8,6 +8,7 @@
 #include "kernels/gated_rms_norm.h"
 #include "kernels/l2_norm.h"
 #include "kernels/linear.h"
+#include "kernels/narrow_linear.h"
 #include "kernels/rms_norm.h"
 #include "model/init.h"
 #include "model/mixers/common/head_widths.h"
@@ -64,8 +65,13 @@ DeltaMixer::DeltaMixer(const Options& options, const MixerSite& site)
       o_proj_(site.scope.Add("o_proj.weight", {options.width, value_width()},
                              ProjectionInit(options.width))) {}
 
-Var DeltaMixer::Beta(Tape& tape, const Var& x_ND) {
-  return BetaGate(tape, Linear(tape, x_ND, b_proj_), options_.negative_eigenvalues ? 2 : 1);
+DeltaMixer::Gates DeltaMixer::MakeGates(Tape& tape, const Var& x_ND) {
+  std::vector<Param*> weights = {&b_proj_};
+  if (Param* decay = DecayProjection(); decay != nullptr) weights.push_back(decay);
+  const std::vector<Var> projected = NarrowLinear(tape, x_ND, weights);
+  const LogDecay decay = Decay(tape, x_ND, projected.size() > 1 ? projected[1] : Var());
+  return {.beta_NG = BetaGate(tape, projected[0], options_.negative_eigenvalues ? 2 : 1),
+          .decay = decay};
 }
 
 Var DeltaMixer::SwishGatedNorm(Tape& tape, const Var& o_NGV, const Var& x_ND, Param* g_proj) {
@@ -93,15 +99,15 @@ Var DeltaMixer::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
   const int64_t tokens = x_ND.value.dim(0);
   const Shape keys = {tokens, options_.heads, options_.head_dim};
   const auto [q, k, v] = QueriesKeysValues(tape, x_ND, run);
-  const LogDecay decay = Decay(tape, x_ND);
+  const Gates gates = MakeGates(tape, x_ND);
   const Var o =
       run.Scan(tape,
                ScanDeltaInputs{.q_NHK = Reshape(q, keys),
                                .k_NHK = Reshape(k, keys),
                                .v_NGV = Reshape(v, {tokens, options_.v_heads, options_.v_dim}),
-                               .g_NG = decay.g_NG,
-                               .g_NGK = decay.g_NGK,
-                               .beta_NG = Beta(tape, x_ND),
+                               .g_NG = gates.decay.g_NG,
+                               .g_NGK = gates.decay.g_NGK,
+                               .beta_NG = gates.beta_NG,
                                .initial_state_DGKV = {}},
                scale_, kScanState);
   return Linear(tape, GatedOutput(tape, o, x_ND), o_proj_);

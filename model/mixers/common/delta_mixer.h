@@ -35,10 +35,13 @@ class DeltaMixer : public RecurrentMixer {
   struct LogDecay {
     Var g_NG = {}, g_NGK = {};
   };
-  virtual LogDecay Decay(Tape& tape, const Var& x_ND) = 0;
+  // Of tokens x_ND; a_NG is what DecayProjection() made of them.
+  virtual LogDecay Decay(Tape& tape, const Var& x_ND, const Var& a_NG) = 0;
+  // A weight [v_heads, width] that projects together with W_b; null: the decay needs none.
+  virtual Param* DecayProjection() { return nullptr; }
   // From the scan's output [N, v_heads, v_dim] to what W_o sees, [N, value_width()].
   virtual Var GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) = 0;
-  // Of what the two functions above project, per token.
+  // Of what the functions above project, per token.
   virtual double GateFlops() const = 0;
 
   // RMSNorm per value head, times swish(W_g u) where there is a gate: deltanet and gdn.
@@ -59,7 +62,12 @@ class DeltaMixer : public RecurrentMixer {
   Param& o_norm_;  // [v_dim]
 
  private:
-  Var Beta(Tape& tape, const Var& x_ND);
+  // Of tokens: β, and the mixer's decay.
+  struct Gates {
+    Var beta_NG;
+    LogDecay decay;
+  };
+  Gates MakeGates(Tape& tape, const Var& x_ND);
   std::array<Var, kQkv> QueriesKeysValues(Tape& tape, const Var& x_ND, const RecurrentRun& run);
 
   const double scale_;

@@ -22,7 +22,7 @@ class DeltaNet : public DeltaMixer {
   DeltaNet(const Options& options, const MixerSite& site);
 
  private:
-  LogDecay Decay(Tape&, const Var&) override { return {}; }
+  LogDecay Decay(Tape&, const Var&, const Var&) override { return {}; }
   Var GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) override;
   double GateFlops() const override;
 

@@ -1,7 +1,6 @@
 #include "model/mixers/gdn/gdn.h"
 
 #include "kernels/decay_gate.h"
-#include "kernels/linear.h"
 #include "model/init.h"
 
 namespace lt2 {
@@ -31,8 +30,8 @@ GatedDeltaNet::GatedDeltaNet(const Options& options, const MixerSite& site)
   }
 }
 
-DeltaMixer::LogDecay GatedDeltaNet::Decay(Tape& tape, const Var& x_ND) {
-  return {.g_NG = DecayGate(tape, Linear(tape, x_ND, a_proj_), A_log_, dt_bias_)};
+DeltaMixer::LogDecay GatedDeltaNet::Decay(Tape& tape, const Var& /*x_ND*/, const Var& a_NG) {
+  return {.g_NG = DecayGate(tape, a_NG, A_log_, dt_bias_)};
 }
 
 Var GatedDeltaNet::GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) {

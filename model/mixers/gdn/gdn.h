@@ -23,7 +23,8 @@ class GatedDeltaNet : public DeltaMixer {
   GatedDeltaNet(const Options& options, const MixerSite& site);
 
  private:
-  LogDecay Decay(Tape& tape, const Var& x_ND) override;
+  LogDecay Decay(Tape& tape, const Var& x_ND, const Var& a_NG) override;
+  Param* DecayProjection() override { return &a_proj_; }
   Var GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) override;
   double GateFlops() const override;
 

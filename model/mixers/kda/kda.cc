@@ -45,7 +45,7 @@ KimiDeltaAttention::KimiDeltaAttention(const Options& options, const MixerSite& 
   }
 }
 
-DeltaMixer::LogDecay KimiDeltaAttention::Decay(Tape& tape, const Var& x_ND) {
+DeltaMixer::LogDecay KimiDeltaAttention::Decay(Tape& tape, const Var& x_ND, const Var& /*a_NG*/) {
   const Var f = Linear(tape, Linear(tape, x_ND, f_down_), f_up_);
   const Shape channels = {f.value.dim(0), options_.v_heads, options_.head_dim};
   return {.g_NGK = Reshape(DecayGate(tape, f, A_log_, dt_bias_), channels)};

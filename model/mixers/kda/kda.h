@@ -31,7 +31,7 @@ class KimiDeltaAttention : public DeltaMixer {
   KimiDeltaAttention(const Options& options, const MixerSite& site);
 
  private:
-  LogDecay Decay(Tape& tape, const Var& x_ND) override;
+  LogDecay Decay(Tape& tape, const Var& x_ND, const Var& a_NG) override;
   Var GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) override;
   double GateFlops() const override;
 

@@ -6,6 +6,7 @@
 #include "kernels/gated_product.h"
 #include "kernels/layer_norm.h"
 #include "kernels/linear.h"
+#include "kernels/narrow_linear.h"
 #include "kernels/repeat_heads.h"
 #include "kernels/soft_cap.h"
 #include "model/init.h"
@@ -86,22 +87,22 @@ Mlstm::Gate Mlstm::AddGate(const MixerSite& site, const std::string& name, const
           site.scope.Add(name + ".bias", {options_.heads}, bias, /*decay=*/false)};
 }
 
-Var Mlstm::GateOf(Tape& tape, const Var& x_ND, const Gate& gate) const {
-  return SoftCap(tape, Linear(tape, x_ND, gate.weight), gate.bias, options_.soft_cap);
-}
-
 Var Mlstm::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
   const int64_t tokens = x_ND.value.dim(0), heads = options_.heads;
   const auto projected = [&](Param& proj, int64_t width) {
     return Reshape(Linear(tape, x_ND, proj), {tokens, proj.spec.shape[0] / width, width});
   };
+  const Var q = projected(q_, options_.head_dim);
+  const Var k = RepeatHeads(tape, projected(k_, options_.head_dim), heads);
+  const Var v = RepeatHeads(tape, projected(v_, options_.v_dim), heads);
+  const std::vector<Var> gates = NarrowLinear(tape, x_ND, {&f_.weight, &i_.weight});
   const Var o =
       run.Scan(tape,
-               ScanMlstmInputs{.q_NHK = projected(q_, options_.head_dim),
-                               .k_NHK = RepeatHeads(tape, projected(k_, options_.head_dim), heads),
-                               .v_NHV = RepeatHeads(tape, projected(v_, options_.v_dim), heads),
-                               .i_NH = GateOf(tape, x_ND, i_),
-                               .f_NH = GateOf(tape, x_ND, f_),
+               ScanMlstmInputs{.q_NHK = q,
+                               .k_NHK = k,
+                               .v_NHV = v,
+                               .i_NH = SoftCap(tape, gates[1], i_.bias, options_.soft_cap),
+                               .f_NH = SoftCap(tape, gates[0], f_.bias, options_.soft_cap),
                                .initial_state_DHKW = {}},
                1 / std::sqrt(static_cast<double>(options_.head_dim)), /*entry=*/0);
   const Var normed = LayerNorm(tape, Reshape(o, {tokens, value_width()}), norm_, options_.v_dim,

@@ -56,8 +56,6 @@ class Mlstm : public RecurrentMixer {
   int64_t value_width() const { return options_.heads * options_.v_dim; }
   Param& AddProjection(const MixerSite& site, const std::string& name, int64_t rows) const;
   Gate AddGate(const MixerSite& site, const std::string& name, const Init& bias) const;
-  // ĩ or f̃ of tokens [N, heads].
-  Var GateOf(Tape& tape, const Var& x_ND, const Gate& gate) const;
 
   const Options options_;
   Param &q_, &k_, &v_, &o_gate_;
