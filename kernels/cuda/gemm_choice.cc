@@ -102,10 +102,11 @@ bool GemmChoice::Runs(const std::string& word, const GemmProduct& product) const
          result.workspaceSize <= static_cast<size_t>(workspace_.bytes());
 }
 
-// Two rounds: all proposals a few times, then the best of them more often.
+// All proposals a few times, then the best of them under steady load.
 std::string GemmChoice::Measure(cudaStream_t stream, const GemmKey& key, const GemmProduct& product,
                                 const GemmArgs& args) const {
-  constexpr int kProposals = 24, kFinalists = 4;
+  constexpr int kProposals = 24, kFinalists = 5, kRounds = 3;
+  constexpr float kHeatMs = 60, kRoundMs = 15;
   std::vector<cublasLtMatmulAlgo_t> proposals = Proposals(key, product, kProposals);
   const Lent c(args.c.bytes());
   const Timing timing(stream);
@@ -113,36 +114,35 @@ std::string GemmChoice::Measure(cudaStream_t stream, const GemmKey& key, const G
   if (c.data() == nullptr || !timing.possible()) return "";
   LT2_CUDA_CHECK(cudaMemsetAsync(c.data(), 0, args.c.bytes(), stream));
   const float one = 1, beta = key.adds ? 1 : 0;
-  // Milliseconds; negative where it does not run.
-  const auto once = [&](const cublasLtMatmulAlgo_t& algorithm) {
-    return timing.Once([&] {
+  const auto run = [&](int proposal) {
+    return [&, proposal] {
       return cublasLtMatmul(handle_, product.operation, &one, args.b.raw(), product.b, args.a.raw(),
-                            product.a, &beta, c.data(), product.c, c.data(), product.c, &algorithm,
-                            workspace_.raw(), workspace_.bytes(), stream) == CUBLAS_STATUS_SUCCESS;
-    });
+                            product.a, &beta, c.data(), product.c, c.data(), product.c,
+                            &proposals[proposal], workspace_.raw(), workspace_.bytes(),
+                            stream) == CUBLAS_STATUS_SUCCESS;
+    };
   };
   std::vector<std::pair<float, int>> ranking;  // by time, then by the library's order
-  const auto rank = [&](const std::vector<int>& of, int runs) {
-    ranking.clear();
-    for (int i : of) {
-      if (once(proposals[i]) < 0) continue;  // the first run loads the kernel
-      std::vector<float> times;
-      for (int run = 0; run < runs; ++run) times.push_back(once(proposals[i]));
-      ranking.emplace_back(MedianOf(times), i);
-    }
-    std::sort(ranking.begin(), ranking.end());
-  };
-  std::vector<int> all(proposals.size());
-  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
-  rank(all, 2);
-  CHECK(!ranking.empty()) << "no algorithm of cuBLASLt runs the product " << key.ToString();
-  std::vector<int> finalists;
-  for (size_t i = 0; i < ranking.size() && i < kFinalists; ++i) {
-    finalists.push_back(ranking[i].second);
+  for (int i = 0; i < static_cast<int>(proposals.size()); ++i) {
+    if (timing.Once(run(i)) < 0) continue;  // the first run loads the kernel
+    ranking.emplace_back(std::min(timing.Once(run(i)), timing.Once(run(i))), i);
   }
-  rank(finalists, 7);
+  CHECK(!ranking.empty()) << "no algorithm of cuBLASLt runs the product " << key.ToString();
+  std::sort(ranking.begin(), ranking.end());
+  ranking.resize(std::min<size_t>(ranking.size(), kFinalists));
+  const auto runs_in = [once = ranking[0].first](float milliseconds) {
+    return std::clamp(static_cast<int>(milliseconds / once), 2, 500);
+  };
+  timing.Sustained(runs_in(kHeatMs), run(ranking[0].second));
+  for (auto& [time, proposal] : ranking) time = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    for (auto& [time, proposal] : ranking) {
+      time += timing.Sustained(runs_in(kRoundMs), run(proposal)) / kRounds;
+    }
+  }
+  std::sort(ranking.begin(), ranking.end());
   LogDebug(absl::StrCat("product ", key.ToString(), ": proposal ", ranking[0].second, " of ",
-                        proposals.size(), ", ", 1e3 * ranking[0].first, " us"));
+                        proposals.size(), ", ", 1e3 * ranking[0].first, " us under load"));
   return ToWord(proposals[ranking[0].second]);
 }
 

@@ -40,8 +40,8 @@ inline float MedianOf(std::vector<float> values) {
   return values[values.size() / 2];
 }
 
-// Times what a stream runs, after a write larger than the caches: in a step nothing of an operand
-// is near.
+// Times what a stream runs, each run after a write larger than the caches: in a step nothing of an
+// operand is near.
 class Timing {
  public:
   explicit Timing(cudaStream_t stream) : stream_(stream), flush_(kBeyondCaches) {
@@ -58,9 +58,26 @@ class Timing {
   // Milliseconds; negative where fn, which queues the work, says that it does not run.
   template <class Fn>
   float Once(const Fn& fn) const {
-    LT2_CUDA_CHECK(cudaMemsetAsync(flush_.data(), 0, kBeyondCaches, stream_));
+    Flush();
     LT2_CUDA_CHECK(cudaEventRecord(begin_, stream_));
     if (!fn()) return -1;
+    return SinceBegin();
+  }
+  // Milliseconds a run, its flush included, of so many runs one after the other: under steady load
+  // a GPU's power is what limits it, and ranks what a single run ranks otherwise.
+  template <class Fn>
+  float Sustained(int runs, const Fn& fn) const {
+    LT2_CUDA_CHECK(cudaEventRecord(begin_, stream_));
+    for (int run = 0; run < runs; ++run) {
+      Flush();
+      if (!fn()) return -1;
+    }
+    return SinceBegin() / static_cast<float>(runs);
+  }
+
+ private:
+  void Flush() const { LT2_CUDA_CHECK(cudaMemsetAsync(flush_.data(), 0, kBeyondCaches, stream_)); }
+  float SinceBegin() const {
     LT2_CUDA_CHECK(cudaEventRecord(end_, stream_));
     LT2_CUDA_CHECK(cudaEventSynchronize(end_));
     float milliseconds = 0;
@@ -68,7 +85,6 @@ class Timing {
     return milliseconds;
   }
 
- private:
   static constexpr int64_t kBeyondCaches = int64_t{96} << 20;
   const cudaStream_t stream_;
   const Lent flush_;
