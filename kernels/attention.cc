@@ -5,6 +5,7 @@
 namespace lt2 {
 namespace {
 
+// Of the first `length` queries of a document.
 double PairsOf(double length, double window) {
   const double ramp = window > 0 ? std::min(length, window) : length;  // queries that see all
   return ramp * (ramp + 1) / 2 + (length - ramp) * ramp;
@@ -21,9 +22,9 @@ void CheckShapes(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
   CHECK_EQ(q.shape().rank(), 3);
   CHECK_EQ(k.shape().rank(), 3);
   CHECK_EQ(v.shape().rank(), 3);
-  CHECK_EQ(q.dim(0), documents.tokens());
-  CHECK_EQ(k.dim(0), q.dim(0));
-  CHECK_EQ(v.dim(0), q.dim(0));
+  CHECK_EQ(q.dim(0), documents.query_tokens());
+  CHECK_EQ(k.dim(0), documents.tokens());
+  CHECK_EQ(v.dim(0), k.dim(0));
   CHECK_EQ(k.dim(2), q.dim(2)) << "head sizes of q and k";
   CHECK_EQ(v.dim(1), k.dim(1)) << "heads of k and v";
   CHECK_EQ(q.dim(1) % k.dim(1), 0) << "query heads over key/value heads";
@@ -33,15 +34,7 @@ void CheckShapes(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
 }  // namespace
 
 double VisiblePairs(const Documents& documents, int64_t window) {
-  const Tensor& cu_seqlens = documents.cu_seqlens();
-  if (!cu_seqlens.on_host()) {
-    const double count = std::max<int64_t>(documents.count(), 1);
-    return count * PairsOf(documents.tokens() / count, window);
-  }
-  const int32_t* cu = cu_seqlens.data<int32_t>();
-  double pairs = 0;
-  for (int64_t d = 0; d < documents.count(); ++d) pairs += PairsOf(cu[d + 1] - cu[d], window);
-  return pairs;
+  return SumOverQueries(documents, [&](double queries) { return PairsOf(queries, window); });
 }
 
 Cost CostOf(const AttentionForwardArgs& args) {

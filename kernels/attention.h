@@ -5,7 +5,8 @@
 //   δ_i = do_i · o_i,  ds_ij = p_ij (do_i · v_j - δ_i)
 //   dv_j = sum_i p_ij do_i,  dq_i = scale sum_j ds_ij k_j,  dk_j = scale sum_i ds_ij q_i
 //
-// Query head h reads key/value head h / (H / G). The tiled form (Dao, "FlashAttention-2", 2023)
+// Query head h reads key/value head h / (H / G). Query i of M is token query_begin + i of N: M = N
+// where all tokens of the documents are queries. The tiled form (Dao, "FlashAttention-2", 2023)
 // never stores s: memory is linear in the number of tokens.
 #pragma once
 
@@ -21,7 +22,7 @@ struct AttentionOptions {
 };
 
 struct AttentionForwardArgs {
-  Tensor q_NHD, k_NGD, v_NGE;
+  Tensor q_NHD, k_NGD, v_NGE;  // q, o and lse: M rows
   Tensor o_NHE, lse_NH;
   AttentionOptions options;
   Documents documents;
@@ -38,7 +39,7 @@ struct AttentionBackwardArgs {
 LT2_KERNEL(AttentionForward, AttentionForwardArgs)
 LT2_KERNEL(AttentionBackward, AttentionBackwardArgs)
 
-// o [N, H, E] from q [N, H, D], k [N, G, D], v [N, G, E]; H a multiple of G. `lse_NH` receives
+// o [M, H, E] from q [M, H, D], k [N, G, D], v [N, G, E]; H a multiple of G. `lse_NH` receives
 // the log-sum-exp of each query's scores. o and lse survive recompute.
 Var Attention(Tape& tape, Var q_NHD, Var k_NGD, Var v_NGE, const AttentionOptions& options,
               const Documents& documents, Tensor* lse_NH = nullptr);

@@ -17,8 +17,8 @@ void CheckShapes(const Tensor& q, const Tensor& k, const Tensor& v,
                  const CompressedAttentionOptions& options, const Documents& documents) {
   for (const Tensor* x : {&q, &k, &v}) CHECK_EQ(x->shape().rank(), 3);
   CHECK_GE(options.block, 1);
-  CHECK_EQ(q.dim(0), documents.tokens());
-  CHECK_EQ(k.dim(0), BlockRows(q.dim(0), options.block));
+  CHECK_EQ(q.dim(0), documents.query_tokens());
+  CHECK_EQ(k.dim(0), BlockRows(documents.tokens(), options.block));
   CHECK_EQ(v.dim(0), k.dim(0));
   CHECK_EQ(k.dim(2), q.dim(2)) << "head sizes of q and k";
   CHECK_EQ(v.dim(1), k.dim(1)) << "heads of k and v";
@@ -35,17 +35,9 @@ double CompressedPairs(int64_t length, int64_t block) {
 }
 
 double CompressedPairs(const Documents& documents, int64_t block) {
-  const Tensor& cu_seqlens = documents.cu_seqlens();
-  if (!cu_seqlens.on_host()) {
-    const int64_t count = std::max<int64_t>(documents.count(), 1);
-    return static_cast<double>(count) * CompressedPairs(documents.tokens() / count, block);
-  }
-  const int32_t* cu = cu_seqlens.data<int32_t>();
-  double pairs = 0;
-  for (int64_t d = 0; d < documents.count(); ++d) {
-    pairs += CompressedPairs(int64_t{cu[d + 1] - cu[d]}, block);
-  }
-  return pairs;
+  return SumOverQueries(documents, [&](double queries) {
+    return CompressedPairs(static_cast<int64_t>(queries), block);
+  });
 }
 
 Cost CostOf(const CompressedAttentionForwardArgs& args) {

@@ -1,6 +1,7 @@
 // Softmax attention to the means of a document's past blocks (block_mean.h).
 //
-// The query at position t of its document sees the blocks that end at or before it, c < ⌊(t+1)/ℓ⌋:
+// The query at position t of its document (each of the M query tokens has one) sees the blocks that
+// end at or before it, c < ⌊(t+1)/ℓ⌋:
 //
 //   s_tc = scale q_t · k̄_c,  o_t = sum_c softmax_c(s_tc) v̄_c,  lse_t = log sum_c exp(s_tc)
 //
@@ -20,7 +21,7 @@ struct CompressedAttentionOptions {
 };
 
 struct CompressedAttentionForwardArgs {
-  Tensor q_NHD, k_CGD, v_CGE;  // C = BlockRows(N, block)
+  Tensor q_NHD, k_CGD, v_CGE;  // M rows of q, o and lse; C = BlockRows(N, block)
   Tensor o_NHE, lse_NH;
   CompressedAttentionOptions options;
   Documents documents;
@@ -47,7 +48,7 @@ LT2_KERNEL(CompressedAttentionForward, CompressedAttentionForwardArgs)
 LT2_KERNEL(CompressedAttentionBackward, CompressedAttentionBackwardArgs)
 LT2_KERNEL(CompressedAttentionStep, CompressedAttentionStepArgs)
 
-// o [N, H, E] from q [N, H, D] and the BlockMean of keys and values. o and lse survive recompute.
+// o [M, H, E] from q [M, H, D] and the BlockMean of keys and values. o and lse survive recompute.
 Var CompressedAttention(Tape& tape, Var q_NHD, Var k_CGD, Var v_CGE,
                         const CompressedAttentionOptions& options, const Documents& documents);
 

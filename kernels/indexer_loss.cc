@@ -21,13 +21,13 @@ double ReadBytes(const Tensor& a, const Tensor& b, const Tensor& w, const Indexe
 }
 
 void CheckShapes(const Tensor& a, const Tensor& b, const Tensor& w, const IndexerTarget& target) {
-  const int64_t N = target.documents.tokens(), J = a.dim(1), C = a.dim(2);
+  const int64_t N = target.documents.query_tokens(), J = a.dim(1), C = a.dim(2);
   CHECK_EQ(a.shape(), (Shape{N, J, C}));
-  CHECK_EQ(b.shape(), (Shape{N, C}));
+  CHECK_EQ(b.shape(), (Shape{target.documents.tokens(), C}));
   CHECK_EQ(w.shape(), (Shape{N, J}));
   const Tensor &q = target.q_NHD, &k = target.k_NGD;
   CHECK_EQ(q.dim(0), N);
-  CHECK_EQ(k.dim(0), N);
+  CHECK_EQ(k.dim(0), b.dim(0));
   CHECK_EQ(q.dim(2), k.dim(2)) << "head sizes of q and k";
   CHECK_EQ(q.dim(1) % k.dim(1), 0) << "query heads over key heads";
   CHECK_EQ(target.lse_NH.shape(), (Shape{N, q.dim(1)}));
@@ -85,7 +85,7 @@ Var IndexerLoss(Tape& tape, Var a_NJC, Var b_NC, Var w_NJ, const IndexerTarget& 
          .accumulate_db = add_db,
          .accumulate_dw = add_dw,
          .dscore_NS = Tensor::Empty(keys.shape(), AccumulatorOf(a.get().dtype()), keys.device()),
-         .readers = Tensor::Empty({keys.dim(0) + 1 + keys.size()}, DType::kI32, keys.device())});
+         .readers = Tensor::Empty({b.get().dim(0) + 1 + keys.size()}, DType::kI32, keys.device())});
   };
   return tape.Record({a_NJC, b_NC, w_NJ}, loss,
                      {.name = "indexer_loss", .input_grad = std::move(backward)});

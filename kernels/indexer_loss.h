@@ -9,7 +9,8 @@
 //   da_tj = sum_s dr_tjs b_s,  db_s = sum_tj dr_tjs a_tj
 //
 // The target p has no gradient. Everything is computed again in backward: memory is linear in the
-// length of the lists. A sum over tokens, not a mean, as all losses are (head_loss.h).
+// length of the lists. Queries t are M of N tokens s. A sum over queries, not a mean, as all losses
+// are (head_loss.h).
 #pragma once
 
 #include "core/tape.h"
@@ -30,7 +31,7 @@ struct IndexerLossForwardArgs {
   Tensor a_NJC, b_NC, w_NJ;
   IndexerTarget target;
   double weight = 1;
-  Tensor kl_N, loss;  // F64 [N], F64 [1]
+  Tensor kl_N, loss;  // F64 [M], F64 [1]
 };
 
 struct IndexerLossBackwardArgs {
@@ -40,14 +41,14 @@ struct IndexerLossBackwardArgs {
   double weight = 1;
   Tensor da_NJC, db_NC, dw_NJ;  // undefined where not wanted
   bool accumulate_da = false, accumulate_db = false, accumulate_dw = false;
-  // Workspace: dI, and I32 [N + 1 + N S] for the lists sorted by key.
+  // Workspace: dI, and I32 [N + 1 + M S] for the lists sorted by key.
   Tensor dscore_NS, readers;
 };
 
 LT2_KERNEL(IndexerLossForward, IndexerLossForwardArgs)
 LT2_KERNEL(IndexerLossBackward, IndexerLossBackwardArgs)
 
-// F64 [1] from the indexer's queries a [N, J, C], keys b [N, C] and weights w [N, J], which alone
+// F64 [1] from the indexer's queries a [M, J, C], keys b [N, C] and weights w [M, J], which alone
 // get gradients.
 Var IndexerLoss(Tape& tape, Var a_NJC, Var b_NC, Var w_NJ, const IndexerTarget& target,
                 double weight);

@@ -36,8 +36,8 @@ Cost CostOf(const LightningIndexerStepArgs& args) {
 Tensor LightningIndexer(Tape& tape, const Tensor& q_NHD, const Tensor& k_ND, const Tensor& w_NH,
                         int64_t selected, const Documents& documents) {
   CHECK_EQ(q_NHD.shape().rank(), 3);
-  CHECK_EQ(k_ND.shape(), (Shape{q_NHD.dim(0), q_NHD.dim(2)}));
-  CHECK_EQ(q_NHD.dim(0), documents.tokens());
+  CHECK_EQ(k_ND.shape(), (Shape{documents.tokens(), q_NHD.dim(2)}));
+  CHECK_EQ(q_NHD.dim(0), documents.query_tokens());
   CHECK_EQ(q_NHD.dtype(), k_ND.dtype());
   if (w_NH.defined()) {
     CHECK_EQ(w_NH.shape(), (Shape{q_NHD.dim(0), q_NHD.dim(1)}));

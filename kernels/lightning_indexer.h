@@ -1,4 +1,5 @@
-// Which earlier tokens a token attends to: the S best by the scores of a small network.
+// Which earlier tokens each of M query tokens attends to: the S best by the scores of a small
+// network.
 //
 //   I_ts = sum_h w_th max(q_th · k_s, 0)  for s <= t of the same document
 //
@@ -15,9 +16,9 @@
 namespace lt2 {
 
 struct LightningIndexerArgs {
-  Tensor q_NHD, k_ND;
-  Tensor w_NH;     // undefined: the mean over heads
-  Tensor keys_NS;  // I32: positions in the document, ascending; then -1 where t + 1 < S
+  Tensor q_NHD, k_ND;  // q, w and keys: M rows
+  Tensor w_NH;         // undefined: the mean over heads
+  Tensor keys_NS;      // I32: positions in the document, ascending; then -1 where t + 1 < S
   Documents documents;
 };
 
@@ -33,7 +34,7 @@ struct LightningIndexerStepArgs {
 LT2_KERNEL(LightningIndexer, LightningIndexerArgs)
 LT2_KERNEL(LightningIndexerStep, LightningIndexerStepArgs)
 
-// I32 [N, S] from q [N, H, D], k [N, D] and w [N, H] (or undefined). A choice has no gradient; it
+// I32 [M, S] from q [M, H, D], k [N, D] and w [M, H] (or undefined). A choice has no gradient; it
 // survives recompute.
 Tensor LightningIndexer(Tape& tape, const Tensor& q_NHD, const Tensor& k_ND, const Tensor& w_NH,
                         int64_t selected, const Documents& documents);

@@ -25,7 +25,8 @@ struct NsaOutput {
   Tensor k_CGD, v_CGE;  // the means of blocks
 };
 
-// From q [N, H, D], k [N, G, D], v [N, G, E] and gates [N, H, 3]; H a multiple of G.
+// From q [M, H, D], k [N, G, D], v [N, G, E] and gates [M, H, 3], M query tokens of N; H a multiple
+// of G.
 NsaOutput NsaAttention(Tape& tape, const Var& q_NHD, const Var& k_NGD, const Var& v_NGE,
                        const Var& gates_NH3, const NsaOptions& options, const Documents& documents);
 

@@ -26,8 +26,8 @@ Tensor SelectBlocks(Tape& tape, const Tensor& q_NHD, const Tensor& k_CGD,
                     const SelectBlocksOptions& options, const Documents& documents) {
   CHECK_EQ(q_NHD.shape().rank(), 3);
   CHECK_EQ(k_CGD.shape().rank(), 3);
-  CHECK_EQ(q_NHD.dim(0), documents.tokens());
-  CHECK_EQ(k_CGD.dim(0), BlockRows(q_NHD.dim(0), options.block));
+  CHECK_EQ(q_NHD.dim(0), documents.query_tokens());
+  CHECK_EQ(k_CGD.dim(0), BlockRows(documents.tokens(), options.block));
   CHECK_EQ(q_NHD.dim(2), k_CGD.dim(2));
   CHECK_EQ(q_NHD.dim(1) % k_CGD.dim(1), 0) << "query heads over key/value heads";
   CHECK_GE(options.selected, 3) << "the first, the previous and the current block";

@@ -1,4 +1,5 @@
-// Which blocks of its document each token reads: native sparse attention's selection.
+// Which blocks of its document each of the M query tokens reads: native sparse attention's
+// selection.
 //
 // With k̄ the blocks' mean keys (block_mean.h), c < n = ⌊(t+1)/ℓ⌋ those that end at or before the
 // query's position t, and cur = ⌊t/ℓ⌋ its own:
@@ -26,7 +27,7 @@ struct SelectBlocksOptions {
 };
 
 struct SelectBlocksForwardArgs {
-  Tensor q_NHD, k_CGD;  // C = BlockRows(N, block)
+  Tensor q_NHD, k_CGD;  // C = BlockRows(N, block); q and blocks: M rows
   Tensor blocks_NGS;    // I32
   SelectBlocksOptions options;
   Documents documents;
@@ -44,7 +45,7 @@ struct SelectBlocksStepArgs {
 LT2_KERNEL(SelectBlocksForward, SelectBlocksForwardArgs)
 LT2_KERNEL(SelectBlocksStep, SelectBlocksStepArgs)
 
-// The lists, I32 [N, G, S]. They survive recompute.
+// The lists, I32 [M, G, S]. They survive recompute.
 Tensor SelectBlocks(Tape& tape, const Tensor& q_NHD, const Tensor& k_CGD,
                     const SelectBlocksOptions& options, const Documents& documents);
 

@@ -13,10 +13,11 @@ double BytesOf(std::initializer_list<const Tensor*> tensors) {
 
 void CheckShapes(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& blocks,
                  const SelectedAttentionOptions& options, const Documents& documents) {
-  for (const Tensor* x : {&q, &k, &v, &blocks}) {
-    CHECK_EQ(x->shape().rank(), 3);
-    CHECK_EQ(x->dim(0), documents.tokens());
-  }
+  for (const Tensor* x : {&q, &k, &v, &blocks}) CHECK_EQ(x->shape().rank(), 3);
+  CHECK_EQ(q.dim(0), documents.query_tokens());
+  CHECK_EQ(blocks.dim(0), q.dim(0));
+  CHECK_EQ(k.dim(0), documents.tokens());
+  CHECK_EQ(v.dim(0), k.dim(0));
   CHECK_EQ(k.dim(2), q.dim(2)) << "head sizes of q and k";
   CHECK_EQ(v.dim(1), k.dim(1)) << "heads of k and v";
   CHECK_EQ(blocks.dim(1), k.dim(1)) << "lists and heads of k";
@@ -38,17 +39,9 @@ double SelectedPairs(int64_t length, int64_t selected, int64_t block) {
 }
 
 double SelectedPairs(const Documents& documents, int64_t selected, int64_t block) {
-  const Tensor& cu_seqlens = documents.cu_seqlens();
-  if (!cu_seqlens.on_host()) {
-    const int64_t count = std::max<int64_t>(documents.count(), 1);
-    return static_cast<double>(count) * SelectedPairs(documents.tokens() / count, selected, block);
-  }
-  const int32_t* cu = cu_seqlens.data<int32_t>();
-  double pairs = 0;
-  for (int64_t d = 0; d < documents.count(); ++d) {
-    pairs += SelectedPairs(cu[d + 1] - cu[d], selected, block);
-  }
-  return pairs;
+  return SumOverQueries(documents, [&](double queries) {
+    return SelectedPairs(static_cast<int64_t>(queries), selected, block);
+  });
 }
 
 Cost CostOf(const SelectedAttentionForwardArgs& args) {

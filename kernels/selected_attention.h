@@ -1,7 +1,8 @@
-// Softmax attention in which every token names the key blocks that it reads.
+// Softmax attention in which every query names the key blocks that it reads.
 //
-// blocks [N, G, S]: per token and key/value head up to S blocks of `block` tokens, counted from the
-// start of the token's document; distinct, in any order, -1 where there are fewer. A query i sees
+// Query i of M is token query_begin + i of N: M = N where all tokens of the documents are queries.
+// blocks [M, G, S]: per query and key/value head up to S blocks of `block` tokens, counted from the
+// start of the query's document; distinct, in any order, -1 where there are fewer. A query i sees
 // the keys j <= i of these blocks: block 1 selects single tokens.
 //
 //   s_ij = scale q_i · k_j for the visible keys j
@@ -56,7 +57,7 @@ LT2_KERNEL(SelectedAttentionForward, SelectedAttentionForwardArgs)
 LT2_KERNEL(SelectedAttentionBackward, SelectedAttentionBackwardArgs)
 LT2_KERNEL(SelectedAttentionStep, SelectedAttentionStepArgs)
 
-// o [N, H, E] from q [N, H, D], k [N, G, D], v [N, G, E] and blocks [N, G, S]; H a multiple of G.
+// o [M, H, E] from q [M, H, D], k [N, G, D], v [N, G, E] and blocks [M, G, S]; H a multiple of G.
 // `lse_NH` receives the log-sum-exp of each query's scores. o and lse survive recompute.
 Var SelectedAttention(Tape& tape, Var q_NHD, Var k_NGD, Var v_NGE, const Tensor& blocks_NGS,
                       const SelectedAttentionOptions& options, const Documents& documents,

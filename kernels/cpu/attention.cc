@@ -62,6 +62,7 @@ template <class T>
 void ForwardTile(const AttentionForwardArgs& args, int64_t begin, int64_t query, int64_t queries,
                  int64_t h) {
   const int64_t H = args.q_NHD.dim(1), D = args.q_NHD.dim(2);
+  const int64_t row = query - args.documents.query_begin();
   const int64_t G = args.k_NGD.dim(1), E = args.v_NGE.dim(2), g = h / (H / G);
   Scratch& scratch = Scratch::Restart();
   T* qT = scratch.Take<T>(D * kQueryTile);  // scale · q
@@ -71,8 +72,7 @@ void ForwardTile(const AttentionForwardArgs& args, int64_t begin, int64_t query,
   std::fill(state.m, state.m + kQueryTile, T(kMasked));
   std::fill(state.l, state.l + kQueryTile, T(0));
   std::fill(state.oT, state.oT + E * kQueryTile, T(0));
-  PackLanes(args.q_NHD.data<T>() + (query * H + h) * D, H * D, queries, D, T(args.options.scale),
-            qT);
+  PackLanes(args.q_NHD.data<T>() + (row * H + h) * D, H * D, queries, D, T(args.options.scale), qT);
   ForEachKeyBlock<T>(begin, query, queries, args.options.window, [&](const KeyBlock& block) {
     T* s = state.s + block.first_lane;
     MicroGemm<false>(MicroGemmArgs<T>{.rows = block.keys,
@@ -99,10 +99,10 @@ void ForwardTile(const AttentionForwardArgs& args, int64_t begin, int64_t query,
                                      .ldc = kQueryTile});
   });
   for (int64_t i = 0; i < queries; ++i) {
-    T* o_ih = args.o_NHE.data<T>() + ((query + i) * H + h) * E;
+    T* o_ih = args.o_NHE.data<T>() + ((row + i) * H + h) * E;
     const T inverse = T(1) / state.l[i];
     for (int64_t e = 0; e < E; ++e) o_ih[e] = state.oT[e * kQueryTile + i] * inverse;
-    args.lse_NH.data<T>()[(query + i) * H + h] = state.m[i] + std::log(state.l[i]);
+    args.lse_NH.data<T>()[(row + i) * H + h] = state.m[i] + std::log(state.l[i]);
   }
 }
 
@@ -154,10 +154,11 @@ void BackwardTile(const AttentionBackwardArgs& args, int64_t begin, int64_t quer
                   int64_t h) {
   const int64_t H = args.q_NHD.dim(1), D = args.q_NHD.dim(2);
   const int64_t G = args.k_NGD.dim(1), E = args.v_NGE.dim(2), g = h / (H / G);
+  const int64_t row = query - args.documents.query_begin();
   const T scale = static_cast<T>(args.options.scale);
   BackwardScratch<T> scratch = TakeBackwardScratch<T>(D, E);
-  const T* q = args.q_NHD.data<T>() + (query * H + h) * D;
-  const T* dout = args.do_NHE.data<T>() + (query * H + h) * E;
+  const T* q = args.q_NHD.data<T>() + (row * H + h) * D;
+  const T* dout = args.do_NHE.data<T>() + (row * H + h) * E;
   PackLanes(q, H * D, queries, D, scale, scratch.qT);
   PackLanes(dout, H * E, queries, E, T(1), scratch.doT);
   PackRows(q, H * D, queries, D, scale, scratch.q);
@@ -166,12 +167,12 @@ void BackwardTile(const AttentionBackwardArgs& args, int64_t begin, int64_t quer
   std::fill(scratch.lse, scratch.lse + kQueryTile, T(0));
   std::fill(scratch.delta, scratch.delta + kQueryTile, T(0));
   for (int64_t i = 0; i < queries; ++i) {
-    const T* o_ih = args.o_NHE.data<T>() + ((query + i) * H + h) * E;
+    const T* o_ih = args.o_NHE.data<T>() + ((row + i) * H + h) * E;
     T delta = 0;
 #pragma omp simd reduction(+ : delta)
     for (int64_t e = 0; e < E; ++e) delta += o_ih[e] * dout[i * H * E + e];
     scratch.delta[i] = delta;
-    scratch.lse[i] = args.lse_NH.data<T>()[(query + i) * H + h];
+    scratch.lse[i] = args.lse_NH.data<T>()[(row + i) * H + h];
   }
   ForEachKeyBlock<T>(begin, query, queries, args.options.window, [&](const KeyBlock& block) {
     const int64_t lane = block.first_lane, key = block.key * G + g;
@@ -200,7 +201,7 @@ void BackwardTile(const AttentionBackwardArgs& args, int64_t begin, int64_t quer
     }
   });
   if (!args.dq_NHD.defined()) return;
-  T* dq = args.dq_NHD.data<T>() + (query * H + h) * D;
+  T* dq = args.dq_NHD.data<T>() + (row * H + h) * D;
   for (int64_t i = 0; i < queries; ++i) {
     for (int64_t d = 0; d < D; ++d) {
       const T value = scale * scratch.dqT[d * kQueryTile + i];
@@ -223,9 +224,12 @@ void BackwardHead(const AttentionBackwardArgs& args, int64_t begin, int64_t end,
   };
   start(args.dk_NGD, args.accumulate_dk);
   start(args.dv_NGE, args.accumulate_dv);
+  const int64_t query_end = std::min(end, args.documents.query_end());
   for (int64_t h = g * (H / G); h < (g + 1) * (H / G); ++h) {
-    for (int64_t query = begin; query < end; query += kQueryTile) {
-      BackwardTile<T>(args, begin, query, std::min(kQueryTile, end - query), h);
+    for (int64_t tile = begin; tile < query_end; tile += kQueryTile) {
+      const int64_t query = std::max(tile, args.documents.query_begin());
+      const int64_t tile_end = std::min(tile + kQueryTile, query_end);
+      if (query < tile_end) BackwardTile<T>(args, begin, query, tile_end - query, h);
     }
   }
 }
@@ -233,9 +237,9 @@ void BackwardHead(const AttentionBackwardArgs& args, int64_t begin, int64_t end,
 }  // namespace
 
 void AttentionForward(Stream&, const AttentionForwardArgs& args) {
-  const int64_t H = args.q_NHD.dim(1), tiles = args.documents.chunk_count();
+  const int64_t H = args.q_NHD.dim(1), tiles = args.documents.query_chunk_count();
   const int32_t* cu_seqlens = args.documents.cu_seqlens().data<int32_t>();
-  const int32_t* chunks = args.documents.chunks().data<int32_t>();
+  const int32_t* chunks = args.documents.query_chunks().data<int32_t>();
   DispatchFloat(args.q_NHD.dtype(), [&]<class T>() {
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int64_t tile = tiles - 1; tile >= 0; --tile) {

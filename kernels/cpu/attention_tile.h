@@ -13,7 +13,7 @@
 
 namespace lt2::cpu {
 
-inline constexpr int64_t kQueryTile = kChunk;  // the chunks of Documents are the query tiles
+inline constexpr int64_t kQueryTile = kChunk;  // the query chunks of Documents are the tiles
 inline constexpr int64_t kKeyTile = 64;
 inline constexpr int64_t kBandKeyTile = 16;  // on the diagonal and the window's edge
 

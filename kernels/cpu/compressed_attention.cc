@@ -26,10 +26,11 @@ GroupRows<T> RowsOf(const Tensor& k_CGD, const Tensor& v_CGE, int64_t first, int
 }
 
 template <class T>
-void ForwardQuery(const CompressedAttentionForwardArgs& args, int64_t i, int64_t g) {
-  const int64_t position = args.documents.positions().data<int32_t>()[i];
-  const int64_t block = args.options.block, row = i * args.k_CGD.dim(1) + g;
-  const GroupRows<T> group = RowsOf<T>(args.k_CGD, args.v_CGE, BlockRow(i - position, block), g,
+void ForwardQuery(const CompressedAttentionForwardArgs& args, int64_t token, int64_t g) {
+  const int64_t position = args.documents.positions().data<int32_t>()[token];
+  const int64_t block = args.options.block;
+  const int64_t row = (token - args.documents.query_begin()) * args.k_CGD.dim(1) + g;
+  const GroupRows<T> group = RowsOf<T>(args.k_CGD, args.v_CGE, BlockRow(token - position, block), g,
                                        args.q_NHD.dim(1), args.options.scale);
   GroupForward(
       group, args.q_NHD.data<T>() + row * group.heads * group.D,
@@ -38,13 +39,13 @@ void ForwardQuery(const CompressedAttentionForwardArgs& args, int64_t i, int64_t
       args.lse_NH.data<T>() + row * group.heads);
 }
 
-// The gradients of query i through the rows [low, high) of its document.
+// The gradients of query `token` through the rows [low, high) of its document.
 template <class T>
-void BackwardQuery(const CompressedAttentionBackwardArgs& args, int64_t i, int64_t g, int64_t low,
-                   int64_t high, bool to_query, bool to_rows) {
-  const int64_t position = args.documents.positions().data<int32_t>()[i];
-  const int64_t block = args.options.block, first = BlockRow(i - position, block);
-  const int64_t G = args.k_CGD.dim(1), row = i * G + g;
+void BackwardQuery(const CompressedAttentionBackwardArgs& args, int64_t token, int64_t g,
+                   int64_t low, int64_t high, bool to_query, bool to_rows) {
+  const int64_t position = args.documents.positions().data<int32_t>()[token];
+  const int64_t block = args.options.block, first = BlockRow(token - position, block);
+  const int64_t G = args.k_CGD.dim(1), row = (token - args.documents.query_begin()) * G + g;
   const GroupRows<T> group =
       RowsOf<T>(args.k_CGD, args.v_CGE, first, g, args.q_NHD.dim(1), args.options.scale);
   const auto rows_of = [&](const Tensor& gradient) -> T* {
@@ -82,8 +83,9 @@ void Backward(const CompressedAttentionBackwardArgs& args) {
     for (int64_t g = 0; g < G; ++g) {
       const RowPart& part = parts[p];
       const int64_t begin = cu[part.document], seen = part.whole ? 0 : part.low * block;
-      for (int64_t i = begin + seen; i < cu[part.document + 1]; ++i) {
-        BackwardQuery<T>(args, i, g, part.low, part.high, part.whole, true);
+      const TokenRange queries = QueriesIn(args.documents, {begin + seen, cu[part.document + 1]});
+      for (int64_t token = queries.begin; token < queries.end; ++token) {
+        BackwardQuery<T>(args, token, g, part.low, part.high, part.whole, true);
       }
     }
   }
@@ -95,8 +97,10 @@ void Backward(const CompressedAttentionBackwardArgs& args) {
       if (part.whole) continue;
       const int64_t begin = cu[part.document], length = cu[part.document + 1] - begin;
       const int64_t high = part.high == length / block ? length : part.high * block;
-      for (int64_t t = part.low * block; t < high; ++t) {
-        BackwardQuery<T>(args, begin + t, g, 0, length, true, false);
+      const TokenRange queries =
+          QueriesIn(args.documents, {begin + part.low * block, begin + high});
+      for (int64_t token = queries.begin; token < queries.end; ++token) {
+        BackwardQuery<T>(args, token, g, 0, length, true, false);
       }
     }
   }
@@ -125,13 +129,14 @@ void Step(const CompressedAttentionStepArgs& args) {
 }  // namespace
 
 void CompressedAttentionForward(Stream&, const CompressedAttentionForwardArgs& args) {
-  const int64_t N = args.q_NHD.dim(0), G = args.k_CGD.dim(1);
+  const int64_t begin = args.documents.query_begin(), end = args.documents.query_end();
+  const int64_t G = args.k_CGD.dim(1);
   DispatchFloat(args.q_NHD.dtype(), [&]<class T>() {
 #pragma omp parallel for collapse(2) schedule(dynamic)
-    for (int64_t first = 0; first < N; first += kQueries) {
+    for (int64_t first = begin; first < end; first += kQueries) {
       for (int64_t g = 0; g < G; ++g) {
-        for (int64_t i = first; i < std::min(N, first + kQueries); ++i) {
-          ForwardQuery<T>(args, i, g);
+        for (int64_t token = first; token < std::min(end, first + kQueries); ++token) {
+          ForwardQuery<T>(args, token, g);
         }
       }
     }

@@ -69,23 +69,24 @@ void BackwardToken(const IndexerLossBackwardArgs& args, const IndexerRow<T>& row
   }
 }
 
-// Which places t S + i of the lists name key s: entries [offsets[s], offsets[s + 1]), tokens
+// Which places t S + i of the lists name key s: entries [offsets[s], offsets[s + 1]), queries t
 // ascending.
 struct Readers {
   int32_t *offsets, *entries;
 };
 
 Readers SortByKey(const IndexerTarget& target, const Tensor& memory) {
-  const int64_t N = target.keys_NS.dim(0), S = target.keys_NS.dim(1);
+  const int64_t M = target.keys_NS.dim(0), S = target.keys_NS.dim(1), N = target.k_NGD.dim(0);
+  const int64_t query_begin = target.documents.query_begin();
   const int32_t* keys = target.keys_NS.data<int32_t>();
-  const int32_t* positions = target.documents.positions().data<int32_t>();
+  const int32_t* positions = target.documents.positions().data<int32_t>() + query_begin;
   int32_t* offsets = memory.data<int32_t>();
   int32_t* entries = offsets + N + 1;
   std::fill(offsets, offsets + N + 1, 0);
   const auto for_each = [&](const auto& fn) {
-    for (int64_t t = 0; t < N; ++t) {
+    for (int64_t t = 0; t < M; ++t) {
       for (int64_t i = 0; i < S && keys[t * S + i] >= 0; ++i) {
-        fn(t - positions[t] + keys[t * S + i], static_cast<int32_t>(t * S + i));
+        fn(query_begin + t - positions[t] + keys[t * S + i], static_cast<int32_t>(t * S + i));
       }
     }
   };
@@ -124,8 +125,8 @@ void BackwardKey(const IndexerLossBackwardArgs& args, const Readers& readers, in
 
 template <class T>
 void Backward(const IndexerLossBackwardArgs& args) {
-  const int64_t N = args.a_NJC.dim(0), C = args.a_NJC.dim(2);
-  ForEachTokenBlock(N, [&](int64_t begin, int64_t end) {
+  const int64_t C = args.a_NJC.dim(2);
+  ForEachTokenBlock(args.a_NJC.dim(0), [&](int64_t begin, int64_t end) {
     IndexerRow<T> row(args.a_NJC, args.b_NC, args.w_NJ, args.target);
     std::vector<double> sum(C);
     std::vector<T> line(C);
@@ -136,7 +137,7 @@ void Backward(const IndexerLossBackwardArgs& args) {
   });
   if (!args.db_NC.defined()) return;
   const Readers readers = SortByKey(args.target, args.readers);
-  ForEachTokenBlock(N, [&](int64_t begin, int64_t end) {
+  ForEachTokenBlock(args.b_NC.dim(0), [&](int64_t begin, int64_t end) {
     std::vector<double> sum(C);
     std::vector<T> line(C);
     for (int64_t s = begin; s < end; ++s) BackwardKey(args, readers, s, sum.data(), line.data());

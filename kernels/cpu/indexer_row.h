@@ -1,4 +1,4 @@
-// One token of the indexer's loss: scores of the keys it lists, and the target over them.
+// One query of the indexer's loss: scores of the keys it lists, and the target over them.
 #pragma once
 
 #include <cmath>
@@ -43,10 +43,11 @@ class IndexerRow {
   }
 
   void Load(int64_t t) {
-    token_ = t;
+    query_ = t;
     const int32_t* keys = target_.keys_NS.data<int32_t>() + t * S_;
     keys_ = keys;
-    begin_ = t - target_.documents.positions().template data<int32_t>()[t];
+    const int64_t token = target_.documents.query_begin() + t;
+    begin_ = token - target_.documents.positions().template data<int32_t>()[token];
     for (count_ = 0; count_ < S_ && keys[count_] >= 0;) ++count_;
     for (int64_t i = 0; i < count_; i += kLanes) ScoreTile(i);
     LogSoftmax();
@@ -66,7 +67,7 @@ class IndexerRow {
       const T* b = b_ + key(first + std::min(i, keys - 1)) * C_;
       for (int64_t c = 0; c < C_; ++c) bT_[c * kLanes + i] = b[c];
     }
-    IndexScores<kLanes>(a_ + token_ * J_ * C_, w_ + token_ * J_, J_, C_, bT_, r_tile_,
+    IndexScores<kLanes>(a_ + query_ * J_ * C_, w_ + query_ * J_, J_, C_, bT_, r_tile_,
                         score_ + first);
     for (int64_t j = 0; j < J_; ++j) {
       std::copy_n(r_tile_ + j * kLanes, kLanes, r_ + j * padded_ + first);
@@ -87,8 +88,8 @@ class IndexerRow {
     const T scale = static_cast<T>(target_.scale);
     std::fill(p_, p_ + count_, 0.0);
     for (int64_t g = 0; g < G_; ++g) {
-      const T* q = target_.q_NHD.data<T>() + (token_ * H_ + g * heads) * D_;
-      const T* lse = target_.lse_NH.data<T>() + token_ * H_ + g * heads;
+      const T* q = target_.q_NHD.data<T>() + (query_ * H_ + g * heads) * D_;
+      const T* lse = target_.lse_NH.data<T>() + query_ * H_ + g * heads;
       for (int64_t d = 0; d < D_; ++d) {
         for (int64_t h = 0; h < lanes; ++h) {
           qT_[d * lanes + h] = h < heads ? scale * q[h * D_ + d] : T(0);
@@ -128,7 +129,7 @@ class IndexerRow {
   T *qT_, *rows_, *logits_;  // [D, heads padded], [kLanes, D], [kLanes, heads]
   double* bT_;               // [C, kLanes]
   double *r_tile_, *r_, *score_, *p_;
-  int64_t token_ = 0, begin_ = 0, count_ = 0;
+  int64_t query_ = 0, begin_ = 0, count_ = 0;
   const int32_t* keys_ = nullptr;
 };
 

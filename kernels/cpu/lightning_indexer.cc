@@ -45,26 +45,28 @@ void ChooseKeys(const T* q_HD, const T* w_H, int64_t H, int64_t D, const double*
 template <class T>
 void Forward(const LightningIndexerArgs& args) {
   const int64_t N = args.q_NHD.dim(0), H = args.q_NHD.dim(1), D = args.q_NHD.dim(2);
-  const int64_t S = args.keys_NS.dim(1), tiles = Tiles(N);
+  const int64_t S = args.keys_NS.dim(1), query_begin = args.documents.query_begin();
+  const int64_t key_end = args.documents.query_end(), tiles = Tiles(key_end);
   const T *q = args.q_NHD.data<T>(), *k = args.k_ND.data<T>(), *w = DataOrNull<T>(args.w_NH);
-  const int32_t* positions = args.documents.positions().data<int32_t>();
+  const int32_t* positions = args.documents.positions().data<int32_t>() + query_begin;
   thread_local std::vector<double> memory;
   memory.resize(tiles * D * kLanes);
   double* packed = memory.data();
-  ForEachBlock(tiles, 8, N * D, [=](int64_t, int64_t begin, int64_t end) {
-    for (int64_t tile = begin; tile < end; ++tile) PackTile(k, N, D, tile, packed);
+  ForEachBlock(tiles, 8, key_end * D, [=](int64_t, int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; ++tile) PackTile(k, key_end, D, tile, packed);
   });
   const int64_t blocks = (N + kQueryBlock - 1) / kQueryBlock;
 #pragma omp parallel for schedule(dynamic)
   for (int64_t block = 0; block < blocks; ++block) {
     Scratch& scratch = Scratch::Restart();
     double* row = scratch.Take<double>((tiles + 1) * kLanes);
-    double* work = scratch.Take<double>(N);
+    double* work = scratch.Take<double>(key_end);
     double* r = scratch.Take<double>(H * kLanes);
     const int64_t end = std::min(N, (block + 1) * kQueryBlock);
-    for (int64_t t = block * kQueryBlock; t < end; ++t) {
-      ChooseKeys(q + t * H * D, w ? w + t * H : nullptr, H, D, packed, t - positions[t], t + 1, S,
-                 row, work, r, args.keys_NS.data<int32_t>() + t * S);
+    for (int64_t i = block * kQueryBlock; i < end; ++i) {
+      const int64_t token = query_begin + i;
+      ChooseKeys(q + i * H * D, w ? w + i * H : nullptr, H, D, packed, token - positions[i],
+                 token + 1, S, row, work, r, args.keys_NS.data<int32_t>() + i * S);
     }
   }
 }

@@ -31,6 +31,12 @@ std::vector<RowPart> PartsOf(const Documents& documents, const Rows& rows, int64
   return parts;
 }
 
+// The queries among some tokens; perhaps none: begin >= end.
+inline TokenRange QueriesIn(const Documents& documents, TokenRange tokens) {
+  return {std::max(tokens.begin, documents.query_begin()),
+          std::min(tokens.end, documents.query_end())};
+}
+
 // Rows [begin, end) of head g, where they are wanted.
 template <class T>
 void ZeroRows(const Tensor& x_NGD, int64_t begin, int64_t end, int64_t g) {

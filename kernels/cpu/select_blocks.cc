@@ -13,12 +13,13 @@ template <class T>
 void Forward(const SelectBlocksForwardArgs& args) {
   const int64_t N = args.q_NHD.dim(0), H = args.q_NHD.dim(1), D = args.q_NHD.dim(2);
   const int64_t G = args.k_CGD.dim(1), heads = H / G, S = args.options.selected;
-  const int32_t* positions = args.documents.positions().data<int32_t>();
+  const int64_t query_begin = args.documents.query_begin();
+  const int32_t* positions = args.documents.positions().data<int32_t>() + query_begin;
 #pragma omp parallel for collapse(2) schedule(dynamic)
   for (int64_t first = 0; first < N; first += kQueries) {
     for (int64_t g = 0; g < G; ++g) {
       for (int64_t i = first; i < std::min(N, first + kQueries); ++i) {
-        const int64_t row = BlockRow(i - positions[i], args.options.block);
+        const int64_t row = BlockRow(query_begin + i - positions[i], args.options.block);
         ChooseBlocks<T>({.q = args.q_NHD.data<T>() + (i * H + g * heads) * D,
                          .k = args.k_CGD.data<T>() + (row * G + g) * D,
                          .heads = heads,

@@ -37,11 +37,11 @@ GroupRows<T> RowsOf(const Args& args, int64_t begin, int64_t g) {
 }
 
 template <class T>
-void ForwardQuery(const SelectedAttentionForwardArgs& args, int64_t i, int64_t g) {
-  const int64_t position = args.documents.positions().data<int32_t>()[i];
+void ForwardQuery(const SelectedAttentionForwardArgs& args, int64_t token, int64_t g) {
+  const int64_t position = args.documents.positions().data<int32_t>()[token];
   const int64_t G = args.k_NGD.dim(1), S = args.blocks_NGS.dim(2);
-  const GroupRows<T> group = RowsOf<T>(args, i - position, g);
-  const int64_t row = i * G + g;
+  const GroupRows<T> group = RowsOf<T>(args, token - position, g);
+  const int64_t row = (token - args.documents.query_begin()) * G + g;
   const int32_t* blocks = args.blocks_NGS.data<int32_t>() + row * S;
   GroupForward(
       group, args.q_NHD.data<T>() + row * group.heads * group.D,
@@ -50,14 +50,15 @@ void ForwardQuery(const SelectedAttentionForwardArgs& args, int64_t i, int64_t g
       args.lse_NH.data<T>() + row * group.heads);
 }
 
-// The gradients of query i through the rows [low, high) of its document.
+// The gradients of query `token` through the rows [low, high) of its document.
 template <class T>
-void BackwardQuery(const SelectedAttentionBackwardArgs& args, int64_t i, int64_t g, int64_t low,
+void BackwardQuery(const SelectedAttentionBackwardArgs& args, int64_t token, int64_t g, int64_t low,
                    int64_t high, bool to_query, bool to_rows) {
-  const int64_t position = args.documents.positions().data<int32_t>()[i], begin = i - position;
+  const int64_t position = args.documents.positions().data<int32_t>()[token];
+  const int64_t begin = token - position;
   const int64_t G = args.k_NGD.dim(1), S = args.blocks_NGS.dim(2);
   const GroupRows<T> group = RowsOf<T>(args, begin, g);
-  const int64_t row = i * G + g, heads = group.heads;
+  const int64_t row = (token - args.documents.query_begin()) * G + g, heads = group.heads;
   const auto rows_of = [&](const Tensor& gradient) -> T* {
     if (!to_rows || !gradient.defined()) return nullptr;
     return gradient.data<T>() + (begin * G + g) * gradient.dim(2);
@@ -91,8 +92,10 @@ void Backward(const SelectedAttentionBackwardArgs& args) {
       const int64_t begin = cu[part.document];
       if (!args.accumulate_dk) ZeroRows<T>(args.dk_NGD, begin + part.low, begin + part.high, g);
       if (!args.accumulate_dv) ZeroRows<T>(args.dv_NGE, begin + part.low, begin + part.high, g);
-      for (int64_t i = begin + part.low; i < cu[part.document + 1]; ++i) {
-        BackwardQuery<T>(args, i, g, part.low, part.high, part.whole, true);
+      const TokenRange queries =
+          QueriesIn(args.documents, {begin + part.low, cu[part.document + 1]});
+      for (int64_t token = queries.begin; token < queries.end; ++token) {
+        BackwardQuery<T>(args, token, g, part.low, part.high, part.whole, true);
       }
     }
   }
@@ -103,8 +106,9 @@ void Backward(const SelectedAttentionBackwardArgs& args) {
       const RowPart& part = parts[p];
       if (part.whole) continue;
       const int64_t begin = cu[part.document];
-      for (int64_t i = begin + part.low; i < begin + part.high; ++i) {
-        BackwardQuery<T>(args, i, g, 0, i + 1 - begin, true, false);
+      const TokenRange queries = QueriesIn(args.documents, {begin + part.low, begin + part.high});
+      for (int64_t token = queries.begin; token < queries.end; ++token) {
+        BackwardQuery<T>(args, token, g, 0, token + 1 - begin, true, false);
       }
     }
   }
@@ -143,13 +147,14 @@ void Step(const SelectedAttentionStepArgs& args) {
 }  // namespace
 
 void SelectedAttentionForward(Stream&, const SelectedAttentionForwardArgs& args) {
-  const int64_t N = args.q_NHD.dim(0), G = args.k_NGD.dim(1);
+  const int64_t begin = args.documents.query_begin(), end = args.documents.query_end();
+  const int64_t G = args.k_NGD.dim(1);
   DispatchFloat(args.q_NHD.dtype(), [&]<class T>() {
 #pragma omp parallel for collapse(2) schedule(dynamic)
-    for (int64_t first = 0; first < N; first += kQueries) {
+    for (int64_t first = begin; first < end; first += kQueries) {
       for (int64_t g = 0; g < G; ++g) {
-        for (int64_t i = first; i < std::min(N, first + kQueries); ++i) {
-          ForwardQuery<T>(args, i, g);
+        for (int64_t token = first; token < std::min(end, first + kQueries); ++token) {
+          ForwardQuery<T>(args, token, g);
         }
       }
     }

@@ -5,7 +5,7 @@
 namespace lt2::reference {
 namespace {
 
-// One (query token, head): where its visible keys lie, and its probabilities over them.
+// One (query, head): where its visible keys lie, and its probabilities over them.
 struct Query {
   int64_t first_key, last_key, group;
   std::vector<double> p;
@@ -15,11 +15,12 @@ struct Query {
 Query Attend(const Tensor& q, const Tensor& k, const AttentionOptions& options,
              const Documents& documents, int64_t i, int64_t h) {
   const int64_t H = q.dim(1), D = q.dim(2), G = k.dim(1);
-  const int64_t document_begin = i - documents.positions().data<int32_t>()[i];
-  Query query{.first_key = document_begin, .last_key = i, .group = h / (H / G), .p = {}, .lse = 0};
-  if (options.window > 0) query.first_key = std::max(document_begin, i - options.window + 1);
+  const int64_t token = documents.query_begin() + i;
+  const int64_t begin = token - documents.positions().data<int32_t>()[token];
+  Query query{.first_key = begin, .last_key = token, .group = h / (H / G), .p = {}, .lse = 0};
+  if (options.window > 0) query.first_key = std::max(begin, token - options.window + 1);
   double largest = -INFINITY, sum = 0;
-  for (int64_t j = query.first_key; j <= i; ++j) {
+  for (int64_t j = query.first_key; j <= token; ++j) {
     const double* q_ih = q.data<double>() + (i * H + h) * D;
     const double* k_jg = k.data<double>() + (j * G + query.group) * D;
     double score = 0;
@@ -43,7 +44,7 @@ void AttentionForward(Stream&, const AttentionForwardArgs& args) {
     for (int64_t h = 0; h < H; ++h) {
       const Query query = Attend(args.q_NHD, args.k_NGD, args.options, args.documents, i, h);
       double* o_ih = args.o_NHE.data<double>() + (i * H + h) * E;
-      for (int64_t j = query.first_key; j <= i; ++j) {
+      for (int64_t j = query.first_key; j <= query.last_key; ++j) {
         const double* v_jg = args.v_NGE.data<double>() + (j * G + query.group) * E;
         for (int64_t e = 0; e < E; ++e) o_ih[e] += query.p[j - query.first_key] * v_jg[e];
       }

@@ -9,8 +9,9 @@ namespace {
 template <class Args>
 auto RowsOf(const Args& args) {
   return [&args](int64_t i, int64_t) {
-    const int64_t position = args.documents.positions().template data<int32_t>()[i];
-    const int64_t first = BlockRow(i - position, args.options.block);
+    const int64_t token = args.documents.query_begin() + i;
+    const int64_t position = args.documents.positions().template data<int32_t>()[token];
+    const int64_t first = BlockRow(token - position, args.options.block);
     std::vector<int64_t> rows;
     for (int64_t c = 0; (c + 1) * args.options.block <= position + 1; ++c) {
       rows.push_back(first + c);

@@ -9,13 +9,15 @@ void FirstTokenMass(Stream&, const FirstTokenMassArgs& args) {
   const int64_t G = args.k_NGD.dim(1), window = args.options.window;
   double* mass = args.mass.data<double>();
   for (int64_t i = 0; i < N; ++i) {
-    const int64_t position = args.documents.positions().data<int32_t>()[i];
+    const int64_t token = args.documents.query_begin() + i;
+    const int64_t position = args.documents.whole_positions().data<int32_t>()[token];
+    const bool visible = position <= token && (window == 0 || position < window);
+    const int64_t first = visible ? token - position : token;
     for (int64_t h = 0; h < H && position > 0; ++h) {
       const double* q = args.q_NHD.data<double>() + (i * H + h) * D;
-      const double* k = args.k_NGD.data<double>() + ((i - position) * G + h / (H / G)) * D;
+      const double* k = args.k_NGD.data<double>() + (first * G + h / (H / G)) * D;
       double score = 0;
       for (int64_t d = 0; d < D; ++d) score += q[d] * k[d];
-      const bool visible = window == 0 || position < window;
       const double lse = args.lse_NH.data<double>()[i * H + h];
       mass[0] += visible ? std::exp(args.options.scale * score - lse) : 0;
       mass[1] += 1;

@@ -14,7 +14,7 @@ double Dot(const double* x, const double* y, int64_t n) {
   return sum;
 }
 
-// One token: the keys it lists (rows of b and k), its target and the logarithm of its prediction.
+// One query: the keys it lists (rows of b and k), its target and the logarithm of its prediction.
 struct Row {
   std::vector<int64_t> keys;
   std::vector<double> p, log_prediction;
@@ -25,7 +25,8 @@ Row RowOf(const Args& args, int64_t t) {
   const IndexerTarget& target = args.target;
   const int64_t J = args.a_NJC.dim(1), C = args.a_NJC.dim(2), S = target.keys_NS.dim(1);
   const int64_t H = target.q_NHD.dim(1), D = target.q_NHD.dim(2), G = target.k_NGD.dim(1);
-  const int64_t begin = t - target.documents.positions().template data<int32_t>()[t];
+  const int64_t token = target.documents.query_begin() + t;
+  const int64_t begin = token - target.documents.positions().template data<int32_t>()[token];
   Row row;
   double p_sum = 0, largest = -INFINITY, sum = 0;
   for (int64_t i = 0; i < S; ++i) {

@@ -30,11 +30,12 @@ void LightningIndexer(Stream&, const LightningIndexerArgs& args) {
   const int64_t N = args.q_NHD.dim(0), H = args.q_NHD.dim(1), D = args.q_NHD.dim(2);
   const int64_t S = args.keys_NS.dim(1);
   const double* w = DataOrNull(args.w_NH);
-  for (int64_t t = 0; t < N; ++t) {
-    const int64_t position = args.documents.positions().data<int32_t>()[t];
-    Choose(args.q_NHD.data<double>() + t * H * D, w ? w + t * H : nullptr, H, D,
-           args.k_ND.data<double>() + (t - position) * D, position + 1, S,
-           args.keys_NS.data<int32_t>() + t * S);
+  for (int64_t i = 0; i < N; ++i) {
+    const int64_t token = args.documents.query_begin() + i;
+    const int64_t position = args.documents.positions().data<int32_t>()[token];
+    Choose(args.q_NHD.data<double>() + i * H * D, w ? w + i * H : nullptr, H, D,
+           args.k_ND.data<double>() + (token - position) * D, position + 1, S,
+           args.keys_NS.data<int32_t>() + i * S);
   }
 }
 

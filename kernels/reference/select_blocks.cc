@@ -9,8 +9,9 @@ void SelectBlocksForward(Stream&, const SelectBlocksForwardArgs& args) {
   const int64_t N = args.q_NHD.dim(0), H = args.q_NHD.dim(1), D = args.q_NHD.dim(2);
   const int64_t G = args.k_CGD.dim(1), S = args.options.selected;
   for (int64_t i = 0; i < N; ++i) {
-    const int64_t position = args.documents.positions().data<int32_t>()[i];
-    const int64_t row = BlockRow(i - position, args.options.block);
+    const int64_t token = args.documents.query_begin() + i;
+    const int64_t position = args.documents.positions().data<int32_t>()[token];
+    const int64_t row = BlockRow(token - position, args.options.block);
     for (int64_t g = 0; g < G; ++g) {
       const BlockQuery<double> query{.q = args.q_NHD.data<double>() + (i * H + g * (H / G)) * D,
                                      .k = args.k_CGD.data<double>() + (row * G + g) * D,

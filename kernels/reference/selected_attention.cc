@@ -23,11 +23,12 @@ template <class Args>
 auto RowsOf(const Args& args) {
   return [&args](int64_t i, int64_t g) {
     const int64_t G = args.blocks_NGS.dim(1), S = args.blocks_NGS.dim(2);
-    const int64_t position = args.documents.positions().template data<int32_t>()[i];
+    const int64_t token = args.documents.query_begin() + i;
+    const int64_t position = args.documents.positions().template data<int32_t>()[token];
     std::vector<int64_t> rows;
     for (int64_t j : Visible(args.blocks_NGS.template data<int32_t>() + (i * G + g) * S, S,
                              args.options.block, position)) {
-      rows.push_back(i - position + j);
+      rows.push_back(token - position + j);
     }
     return rows;
   };
