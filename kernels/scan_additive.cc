@@ -1,5 +1,6 @@
 #include "kernels/scan_additive.h"
 
+#include "kernels/elementwise.h"
 #include "kernels/scan_sizes.h"
 
 namespace lt2 {
@@ -47,9 +48,35 @@ Cost CostOf(const ScanAdditiveStepArgs& a) {
                    2.0 * static_cast<double>(a.state_BGKV.bytes())};
 }
 
+namespace {
+
+// E and M of the last document's tokens: a pass from nothing, and one over a state of one column
+// without values from ones.
+StateLink::Segment SegmentOf(Stream& stream, ScanAdditiveForwardArgs args) {
+  const Tensor v = args.v_NGV;
+  const int64_t heads = v.dim(1), k = args.q_NHK.dim(2);
+  const auto state = [&](int64_t width) {
+    return Tensor::Empty({1, heads, k, width}, AccumulatorOf(v.dtype()), stream.device);
+  };
+  const StateLink::Segment segment = {.state_1GKV = state(v.dim(2)), .map_1GKX = state(1)};
+  args.o_NGV = args.states_CGKV = {};
+  args.final_DGKV = segment.state_1GKV;
+  ScanAdditiveForward(stream, args);
+  args.v_NGV = Tensor::Zeros({v.dim(0), heads, 1}, v.dtype(), stream.device);
+  args.initial_DGKV = state(1);
+  Fill(stream, args.initial_DGKV, 1);
+  args.final_DGKV = segment.map_1GKX;
+  ScanAdditiveForward(stream, args);
+  return segment;
+}
+
+}  // namespace
+
 ScanOutputs ScanAdditive(Tape& tape, const ScanAdditiveInputs& in, double scale,
-                         const Documents& documents, bool want_final_state) {
+                         const Documents& documents, FinalStates final_states, StateLink* link) {
   CheckShapes(in, documents);
+  const bool wants_final = final_states != FinalStates::kNone;
+  CHECK(link == nullptr || !(wants_final || in.initial_state_DGKV.value.defined()));
   const Tensor& v = in.v_NGV.value;
   const ScanDims n(in.q_NHK.value, v);
   const auto state = [&](bool wanted, int64_t count, DType dtype) {
@@ -69,45 +96,60 @@ ScanOutputs ScanAdditive(Tape& tape, const ScanAdditiveInputs& in, double scale,
         .documents = documents,
         .scale = scale,
         .o_NGV = Tensor::Empty(v.shape(), v.dtype(), tape.device()),
-        .final_DGKV = state(want_final_state, documents.capacity(), AccumulatorOf(v.dtype())),
+        .final_DGKV =
+            state(wants_final, FinalRows(final_states, documents), AccumulatorOf(v.dtype())),
         .states_CGKV = state(tape.saves(), documents.chunk_capacity(), v.dtype())};
+    StateLink::Incoming incoming;
+    if (link != nullptr) {
+      incoming = link->Receive(tape.stream(), SegmentOf(tape.stream(), args));
+      args.initial_DGKV = incoming.state_1GKV;
+    }
     ScanAdditiveForward(tape.stream(), args);
-    return {args.o_NGV, args.final_DGKV, args.states_CGKV};
+    return {args.o_NGV, args.final_DGKV, args.states_CGKV, incoming.state_1GKV, incoming.maps};
   });
   std::vector<Tensor> out = {kept[0]};
-  if (want_final_state) out.push_back(kept[1]);
+  if (wants_final) out.push_back(kept[1]);
 
   Node node{.name = "scan_additive"};
   node.input_grad = [&stream = tape.stream(), q = tape.Save(in.q_NHK), k = tape.Save(in.k_NHK),
                      v = tape.Save(in.v_NGV), g = tape.Save(in.g_NG),
                      g_channels = tape.Save(in.g_NGK), log_gamma = in.log_gamma_G,
-                     initial = tape.Save(in.initial_state_DGKV), scale, documents,
-                     states = kept[2]](std::span<const Tensor> dy, std::span<GradSlot> dx) {
-    ScanAdditiveBackward(
-        stream, {.q_NHK = q.get(),
-                 .k_NHK = k.get(),
-                 .v_NGV = v.get(),
-                 .g_NG = g.get(),
-                 .g_NGK = g_channels.get(),
-                 .log_gamma_G = log_gamma,
-                 .initial_DGKV = initial.get(),
-                 .documents = documents,
-                 .scale = scale,
-                 .states_CGKV = states,
-                 .do_NGV = dy[0],
-                 .dfinal_DGKV = dy.size() > 1 ? dy[1] : Tensor(),
-                 .dstates_CGKV = Tensor::Empty(states.shape(), states.dtype(), states.device()),
-                 .dq_NHK = GradInto(dx[0]),
-                 .dk_NHK = GradInto(dx[1]),
-                 .dv_NGV = GradInto(dx[2]),
-                 .dg_NG = GradInto(dx[3]),
-                 .dg_NGK = GradInto(dx[4]),
-                 .dinitial_DGKV = GradInto(dx[5])});
+                     initial = tape.Save(in.initial_state_DGKV), scale, documents, states = kept[2],
+                     incoming = StateLink::Incoming{kept[3], kept[4]},
+                     link](std::span<const Tensor> dy, std::span<GradSlot> dx) {
+    ScanAdditiveBackwardArgs args{
+        .q_NHK = q.get(),
+        .k_NHK = k.get(),
+        .v_NGV = v.get(),
+        .g_NG = g.get(),
+        .g_NGK = g_channels.get(),
+        .log_gamma_G = log_gamma,
+        .initial_DGKV = link != nullptr ? incoming.state_1GKV : initial.get(),
+        .documents = documents,
+        .scale = scale,
+        .states_CGKV = states,
+        .do_NGV = dy[0],
+        .dfinal_DGKV = dy.size() > 1 ? dy[1] : Tensor(),
+        .dstates_CGKV = Tensor::Empty(states.shape(), states.dtype(), states.device())};
+    if (link != nullptr) {
+      args.dinitial_DGKV.to = Tensor::Empty(args.initial_DGKV.shape(), args.initial_DGKV.dtype(),
+                                            args.initial_DGKV.device());
+      ScanAdditiveBackward(stream, args);
+      args.dfinal_DGKV = link->OutgoingGradient(stream, args.dinitial_DGKV.to, incoming);
+      args.dinitial_DGKV = {};
+    }
+    args.dq_NHK = GradInto(dx[0]);
+    args.dk_NHK = GradInto(dx[1]);
+    args.dv_NGV = GradInto(dx[2]);
+    args.dg_NG = GradInto(dx[3]);
+    args.dg_NGK = GradInto(dx[4]);
+    if (link == nullptr) args.dinitial_DGKV = GradInto(dx[5]);
+    ScanAdditiveBackward(stream, args);
   };
   const std::vector<Var> inputs = {in.q_NHK, in.k_NHK, in.v_NGV,
                                    in.g_NG,  in.g_NGK, in.initial_state_DGKV};
   const std::vector<Var> vars = tape.Record(inputs, std::move(out), std::move(node));
-  return {.o_NGV = vars[0], .final_state_DGKV = want_final_state ? vars[1] : Var()};
+  return {.o_NGV = vars[0], .final_state_DGKV = wants_final ? vars[1] : Var()};
 }
 
 }  // namespace lt2

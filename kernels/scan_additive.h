@@ -29,7 +29,7 @@ struct ScanAdditiveForwardArgs {
   Tensor initial_DGKV;              // undefined: zero
   Documents documents;
   double scale = 1;
-  Tensor o_NGV;
+  Tensor o_NGV;       // undefined: not wanted
   Tensor final_DGKV;  // undefined: not wanted; zero for documents that are not there
   // The state each chunk begins with, for the backward; undefined where there is none.
   Tensor states_CGKV;
@@ -62,11 +62,12 @@ struct ScanAdditiveInputs {
   Var q_NHK, k_NHK, v_NGV;
   Var g_NG = {}, g_NGK = {};  // at most one decay
   Tensor log_gamma_G = {};
-  Var initial_state_DGKV = {};  // optional; D = documents.capacity()
+  Var initial_state_DGKV = {};  // optional; D = documents.capacity(), or 1 (scan.h)
 };
 // Differentiable in every Var, through both outputs. The outputs and what the backward needs
-// survive Recompute.
+// survive Recompute. `link`: as for ScanDelta.
 ScanOutputs ScanAdditive(Tape& tape, const ScanAdditiveInputs& in, double scale,
-                         const Documents& documents, bool want_final_state);
+                         const Documents& documents, FinalStates final_states,
+                         StateLink* link = nullptr);
 
 }  // namespace lt2

@@ -47,9 +47,34 @@ Cost CostOf(const ScanDeltaStepArgs& a) {
                    2.0 * static_cast<double>(a.state_BGKV.bytes())};
 }
 
+namespace {
+
+// E and M of the last document's tokens: a pass from nothing, and one without values from the unit
+// matrix.
+StateLink::Segment SegmentOf(Stream& stream, StateLink& link, ScanDeltaForwardArgs args) {
+  const Tensor v = args.v_NGV;
+  const int64_t heads = v.dim(1), k = args.q_NHK.dim(2);
+  const DType dtype = AccumulatorOf(v.dtype());
+  args.o_NGV = args.states_CGKV = args.u_NGV = {};
+  args.final_DGKV = Tensor::Empty({1, heads, k, v.dim(2)}, dtype, stream.device);
+  ScanDeltaForward(stream, args);
+  const StateLink::Segment segment = {
+      .state_1GKV = args.final_DGKV,
+      .map_1GKX = Tensor::Empty({1, heads, k, k}, dtype, stream.device)};
+  args.v_NGV = Tensor::Zeros({v.dim(0), heads, k}, v.dtype(), stream.device);
+  args.initial_DGKV = link.Unit(heads, k, dtype, stream.device);
+  args.final_DGKV = segment.map_1GKX;
+  ScanDeltaForward(stream, args);
+  return segment;
+}
+
+}  // namespace
+
 ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
-                      const Documents& documents, bool want_final_state) {
+                      const Documents& documents, FinalStates final_states, StateLink* link) {
   CheckShapes(in, documents);
+  const bool wants_final = final_states != FinalStates::kNone;
+  CHECK(link == nullptr || !(wants_final || in.initial_state_DGKV.value.defined()));
   const Tensor &q = in.q_NHK.value, &v = in.v_NGV.value;
   const ScanDims n(q, v);
   const auto empty = [&](const Shape& shape) {
@@ -72,48 +97,65 @@ ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
         .documents = documents,
         .scale = scale,
         .o_NGV = empty(v.shape()),
-        .final_DGKV = state(want_final_state, documents.capacity(), AccumulatorOf(v.dtype())),
+        .final_DGKV =
+            state(wants_final, FinalRows(final_states, documents), AccumulatorOf(v.dtype())),
         .states_CGKV = state(tape.saves(), documents.chunk_capacity(), v.dtype()),
         .u_NGV = tape.saves() ? empty(v.shape()) : Tensor()};
+    StateLink::Incoming incoming;
+    if (link != nullptr) {
+      incoming = link->Receive(tape.stream(), SegmentOf(tape.stream(), *link, args));
+      args.initial_DGKV = incoming.state_1GKV;
+    }
     ScanDeltaForward(tape.stream(), args);
-    return {args.o_NGV, args.final_DGKV, args.states_CGKV, args.u_NGV};
+    return {args.o_NGV, args.final_DGKV,     args.states_CGKV,
+            args.u_NGV, incoming.state_1GKV, incoming.maps};
   });
   std::vector<Tensor> out = {kept[0]};
-  if (want_final_state) out.push_back(kept[1]);
+  if (wants_final) out.push_back(kept[1]);
 
   Node node{.name = "scan_delta"};
   node.input_grad = [&stream = tape.stream(), q = tape.Save(in.q_NHK), k = tape.Save(in.k_NHK),
                      v = tape.Save(in.v_NGV), g = tape.Save(in.g_NG),
                      g_channels = tape.Save(in.g_NGK), beta = tape.Save(in.beta_NG),
                      initial = tape.Save(in.initial_state_DGKV), scale, documents, states = kept[2],
-                     u = kept[3]](std::span<const Tensor> dy, std::span<GradSlot> dx) {
-    ScanDeltaBackward(stream, {.q_NHK = q.get(),
-                               .k_NHK = k.get(),
-                               .v_NGV = v.get(),
-                               .g_NG = g.get(),
-                               .g_NGK = g_channels.get(),
-                               .beta_NG = beta.get(),
-                               .initial_DGKV = initial.get(),
-                               .documents = documents,
-                               .scale = scale,
-                               .states_CGKV = states,
-                               .u_NGV = u,
-                               .do_NGV = dy[0],
-                               .dfinal_DGKV = dy.size() > 1 ? dy[1] : Tensor(),
-                               .dstates_CGKV = Tensor::Empty(states.shape(), u.dtype(), u.device()),
-                               .e_NGV = Tensor::Empty(u.shape(), u.dtype(), u.device()),
-                               .dq_NHK = GradInto(dx[0]),
-                               .dk_NHK = GradInto(dx[1]),
-                               .dv_NGV = GradInto(dx[2]),
-                               .dg_NG = GradInto(dx[3]),
-                               .dg_NGK = GradInto(dx[4]),
-                               .dbeta_NG = GradInto(dx[5]),
-                               .dinitial_DGKV = GradInto(dx[6])});
+                     u = kept[3], incoming = StateLink::Incoming{kept[4], kept[5]},
+                     link](std::span<const Tensor> dy, std::span<GradSlot> dx) {
+    ScanDeltaBackwardArgs args{
+        .q_NHK = q.get(),
+        .k_NHK = k.get(),
+        .v_NGV = v.get(),
+        .g_NG = g.get(),
+        .g_NGK = g_channels.get(),
+        .beta_NG = beta.get(),
+        .initial_DGKV = link != nullptr ? incoming.state_1GKV : initial.get(),
+        .documents = documents,
+        .scale = scale,
+        .states_CGKV = states,
+        .u_NGV = u,
+        .do_NGV = dy[0],
+        .dfinal_DGKV = dy.size() > 1 ? dy[1] : Tensor(),
+        .dstates_CGKV = Tensor::Empty(states.shape(), u.dtype(), u.device()),
+        .e_NGV = Tensor::Empty(u.shape(), u.dtype(), u.device())};
+    if (link != nullptr) {
+      args.dinitial_DGKV.to = Tensor::Empty(args.initial_DGKV.shape(), args.initial_DGKV.dtype(),
+                                            args.initial_DGKV.device());
+      ScanDeltaBackward(stream, args);
+      args.dfinal_DGKV = link->OutgoingGradient(stream, args.dinitial_DGKV.to, incoming);
+      args.dinitial_DGKV = {};
+    }
+    args.dq_NHK = GradInto(dx[0]);
+    args.dk_NHK = GradInto(dx[1]);
+    args.dv_NGV = GradInto(dx[2]);
+    args.dg_NG = GradInto(dx[3]);
+    args.dg_NGK = GradInto(dx[4]);
+    args.dbeta_NG = GradInto(dx[5]);
+    if (link == nullptr) args.dinitial_DGKV = GradInto(dx[6]);
+    ScanDeltaBackward(stream, args);
   };
   const std::vector<Var> inputs = {
       in.q_NHK, in.k_NHK, in.v_NGV, in.g_NG, in.g_NGK, in.beta_NG, in.initial_state_DGKV};
   const std::vector<Var> vars = tape.Record(inputs, std::move(out), std::move(node));
-  return {.o_NGV = vars[0], .final_state_DGKV = want_final_state ? vars[1] : Var()};
+  return {.o_NGV = vars[0], .final_state_DGKV = wants_final ? vars[1] : Var()};
 }
 
 }  // namespace lt2

@@ -32,7 +32,7 @@ struct ScanDeltaForwardArgs {
   Tensor initial_DGKV;  // undefined: zero
   Documents documents;
   double scale = 1;
-  Tensor o_NGV;
+  Tensor o_NGV;        // undefined: not wanted
   Tensor final_DGKV;   // undefined: not wanted; zero for documents that are not there
   Tensor states_CGKV;  // the state each chunk begins with, and
   Tensor u_NGV;        // u_t: for the backward; both undefined where there is none
@@ -66,11 +66,13 @@ struct ScanDeltaInputs {
   Var q_NHK, k_NHK, v_NGV;
   Var g_NG = {}, g_NGK = {};  // at most one
   Var beta_NG;
-  Var initial_state_DGKV;  // optional; D = documents.capacity()
+  Var initial_state_DGKV;  // optional; D = documents.capacity(), or 1 (scan.h)
 };
 // Differentiable in every input, through both outputs. The outputs and what the backward needs
-// survive Recompute.
+// survive Recompute. With `link`, which must outlive Backward, the tokens are a part of a longer
+// row: there is no initial state then, and no final one.
 ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
-                      const Documents& documents, bool want_final_state);
+                      const Documents& documents, FinalStates final_states,
+                      StateLink* link = nullptr);
 
 }  // namespace lt2

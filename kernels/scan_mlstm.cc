@@ -1,5 +1,6 @@
 #include "kernels/scan_mlstm.h"
 
+#include "kernels/elementwise.h"
 #include "kernels/scan_sizes.h"
 
 namespace lt2 {
@@ -19,7 +20,7 @@ void CheckShapes(const ScanMlstmInputs& in, const Documents& documents) {
   CHECK_EQ(in.i_NH.shape(), gates);
   CHECK_EQ(in.f_NH.shape(), gates);
   if (in.initial_state_DHKW.value.defined()) {
-    CHECK_EQ(in.initial_max_DH.shape(), (Shape{documents.capacity(), n.heads}));
+    CHECK_EQ(in.initial_max_DH.shape(), (Shape{in.initial_state_DHKW.value.dim(0), n.heads}));
   }
 }
 
@@ -47,18 +48,53 @@ Cost CostOf(const ScanMlstmStepArgs& a) {
           .bytes = StreamBytes(a.q_BHK, a.v_BHV) + 2.0 * static_cast<double>(a.state_BHKW.bytes())};
 }
 
+namespace {
+
+// E with its frame of the last document's tokens: a pass from nothing. log M, the sum of their
+// log-forgets, is the frame that a pass without inputs ends in.
+StateLink::Segment SegmentOf(Stream& stream, ScanMlstmForwardArgs args) {
+  const int64_t tokens = args.q_NHK.dim(0), heads = args.q_NHK.dim(1);
+  const DType dtype = args.v_NHV.dtype();
+  const auto empty = [&](const Shape& shape) {
+    return Tensor::Empty(shape, AccumulatorOf(dtype), stream.device);
+  };
+  const StateLink::Segment segment = {
+      .state_1GKV = empty({1, heads, args.q_NHK.dim(2), args.v_NHV.dim(2) + 1}),
+      .map_1GKX = {},
+      .max_1G = empty({1, heads}),
+      .log_map_1G = empty({1, heads})};
+  args.o_NHV = args.den_NH = args.states_CHKW = args.maxes_CH = {};
+  args.final_DHKW = segment.state_1GKV;
+  args.final_max_DH = segment.max_1G;
+  ScanMlstmForward(stream, args);
+  args.q_NHK = args.k_NHK = args.v_NHV = Tensor::Zeros({tokens, heads, 1}, dtype, stream.device);
+  args.i_NH = empty({tokens, heads});
+  constexpr double kNothing = -1e30;
+  Fill(stream, args.i_NH, kNothing);
+  args.final_DHKW = empty({1, heads, 1, 2});
+  args.final_max_DH = segment.log_map_1G;
+  ScanMlstmForward(stream, args);
+  return segment;
+}
+
+}  // namespace
+
 ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
-                           const Documents& documents, bool want_final_state) {
+                           const Documents& documents, FinalStates final_states, StateLink* link) {
   CheckShapes(in, documents);
+  CHECK(link == nullptr || !in.initial_state_DHKW.value.defined());
+  CHECK(link == nullptr || final_states == FinalStates::kNone);
+  const bool wants_final = final_states != FinalStates::kNone;
   const ScanDims n(in.q_NHK.value, in.v_NHV.value);
   const DType dtype = in.v_NHV.value.dtype(), accumulator = AccumulatorOf(dtype);
   const auto make = [&](bool wanted, const Shape& shape, DType of) {
     return wanted ? Tensor::Empty(shape, of, tape.device()) : Tensor();
   };
   const std::vector<Tensor> kept = tape.Kept([&]() -> std::vector<Tensor> {
-    const int64_t D = documents.capacity(), C = documents.chunk_capacity();
+    const int64_t F = FinalRows(link != nullptr ? FinalStates::kLast : final_states, documents);
+    const int64_t C = documents.chunk_capacity();
     const auto state = [&](int64_t count) { return Shape{count, n.heads, n.k, n.v + 1}; };
-    const ScanMlstmForwardArgs args{
+    ScanMlstmForwardArgs args{
         .q_NHK = in.q_NHK.value,
         .k_NHK = in.k_NHK.value,
         .v_NHV = in.v_NHV.value,
@@ -69,56 +105,74 @@ ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
         .documents = documents,
         .scale = scale,
         .o_NHV = make(true, in.v_NHV.shape(), dtype),
-        .final_DHKW = make(want_final_state, state(D), accumulator),
-        .final_max_DH = make(want_final_state, {D, n.heads}, accumulator),
+        .final_DHKW = make(wants_final || link != nullptr, state(F), accumulator),
+        .final_max_DH = make(wants_final || link != nullptr, {F, n.heads}, accumulator),
         .den_NH = make(tape.saves(), {n.tokens, n.heads}, accumulator),
         .states_CHKW = make(tape.saves(), state(C), dtype),
         .maxes_CH = make(tape.saves(), {C, n.heads}, accumulator)};
+    StateLink::Incoming incoming;
+    if (link != nullptr) {
+      incoming = link->Receive(tape.stream(), SegmentOf(tape.stream(), args));
+      args.initial_DHKW = incoming.state_1GKV;
+      args.initial_max_DH = incoming.max_1G;
+    }
     ScanMlstmForward(tape.stream(), args);
-    return {args.o_NHV,  args.final_DHKW,  args.final_max_DH,
-            args.den_NH, args.states_CHKW, args.maxes_CH};
+    return {args.o_NHV,       args.final_DHKW,     args.final_max_DH,   args.den_NH,
+            args.states_CHKW, args.maxes_CH,       incoming.state_1GKV, incoming.maps,
+            incoming.max_1G,  incoming.next_max_1G};
   });
   std::vector<Tensor> out = {kept[0]};
-  if (want_final_state) out.push_back(kept[1]);
+  if (wants_final) out.push_back(kept[1]);
 
   Node node{.name = "scan_mlstm"};
   node.input_grad = [&stream = tape.stream(), q = tape.Save(in.q_NHK), k = tape.Save(in.k_NHK),
                      v = tape.Save(in.v_NHV), i = tape.Save(in.i_NH), f = tape.Save(in.f_NH),
                      initial = tape.Save(in.initial_state_DHKW), initial_max = in.initial_max_DH,
-                     scale, documents, o = kept[0], den = kept[3], states = kept[4],
-                     maxes = kept[5]](std::span<const Tensor> dy, std::span<GradSlot> dx) {
+                     scale, documents, o = kept[0], final_max = kept[2], den = kept[3],
+                     states = kept[4], maxes = kept[5],
+                     incoming = StateLink::Incoming{kept[6], kept[7], kept[8], kept[9]},
+                     link](std::span<const Tensor> dy, std::span<GradSlot> dx) {
     const Tensor dstates = states.on_host()
                                ? Tensor()
                                : Tensor::Empty(states.shape(), states.dtype(), states.device());
-    ScanMlstmBackward(stream, {.q_NHK = q.get(),
-                               .k_NHK = k.get(),
-                               .v_NHV = v.get(),
-                               .i_NH = i.get(),
-                               .f_NH = f.get(),
-                               .initial_DHKW = initial.get(),
-                               .initial_max_DH = initial_max,
-                               .documents = documents,
-                               .scale = scale,
-                               .o_NHV = o,
-                               .den_NH = den,
-                               .states_CHKW = states,
-                               .maxes_CH = maxes,
-                               .do_NHV = dy[0],
-                               .dfinal_DHKW = dy.size() > 1 ? dy[1] : Tensor(),
-                               .dstates_CHKW = dstates,
-                               .dq_NHK = GradInto(dx[0]),
-                               .dk_NHK = GradInto(dx[1]),
-                               .dv_NHV = GradInto(dx[2]),
-                               .di_NH = GradInto(dx[3]),
-                               .df_NH = GradInto(dx[4]),
-                               .dinitial_DHKW = GradInto(dx[5])});
+    ScanMlstmBackwardArgs args{
+        .q_NHK = q.get(),
+        .k_NHK = k.get(),
+        .v_NHV = v.get(),
+        .i_NH = i.get(),
+        .f_NH = f.get(),
+        .initial_DHKW = link != nullptr ? incoming.state_1GKV : initial.get(),
+        .initial_max_DH = link != nullptr ? incoming.max_1G : initial_max,
+        .documents = documents,
+        .scale = scale,
+        .o_NHV = o,
+        .den_NH = den,
+        .states_CHKW = states,
+        .maxes_CH = maxes,
+        .do_NHV = dy[0],
+        .dfinal_DHKW = dy.size() > 1 ? dy[1] : Tensor(),
+        .dstates_CHKW = dstates};
+    if (link != nullptr) {
+      args.dinitial_DHKW.to = Tensor::Empty(args.initial_DHKW.shape(), args.initial_DHKW.dtype(),
+                                            args.initial_DHKW.device());
+      ScanMlstmBackward(stream, args);
+      args.dfinal_DHKW = link->OutgoingGradient(stream, args.dinitial_DHKW.to, incoming, final_max);
+      args.dinitial_DHKW = {};
+    }
+    args.dq_NHK = GradInto(dx[0]);
+    args.dk_NHK = GradInto(dx[1]);
+    args.dv_NHV = GradInto(dx[2]);
+    args.di_NH = GradInto(dx[3]);
+    args.df_NH = GradInto(dx[4]);
+    if (link == nullptr) args.dinitial_DHKW = GradInto(dx[5]);
+    ScanMlstmBackward(stream, args);
   };
   const std::vector<Var> inputs = {in.q_NHK, in.k_NHK, in.v_NHV,
                                    in.i_NH,  in.f_NH,  in.initial_state_DHKW};
   const std::vector<Var> vars = tape.Record(inputs, std::move(out), std::move(node));
   return {.o_NHV = vars[0],
-          .final_state_DHKW = want_final_state ? vars[1] : Var(),
-          .final_max_DH = kept[2]};
+          .final_state_DHKW = wants_final ? vars[1] : Var(),
+          .final_max_DH = wants_final ? kept[2] : Tensor()};
 }
 
 }  // namespace lt2

@@ -28,7 +28,7 @@ struct ScanMlstmForwardArgs {
   Tensor initial_DHKW, initial_max_DH;  // undefined: zero
   Documents documents;
   double scale = 1;
-  Tensor o_NHV;
+  Tensor o_NHV;                     // undefined: not wanted, nor den
   Tensor final_DHKW, final_max_DH;  // undefined: not wanted; zero for documents that are not there
   // For the backward, undefined where there is none: den_t, and the state each chunk begins with.
   Tensor den_NH, states_CHKW, maxes_CH;
@@ -60,7 +60,7 @@ LT2_KERNEL(ScanMlstmStep, ScanMlstmStepArgs)
 struct ScanMlstmInputs {
   Var q_NHK, k_NHK, v_NHV;
   Var i_NH, f_NH;          // before the exponential and the sigmoid
-  Var initial_state_DHKW;  // optional, with its m; D = documents.capacity()
+  Var initial_state_DHKW;  // optional, with its m; D = documents.capacity(), or 1 (scan.h)
   Tensor initial_max_DH = {};
 };
 struct ScanMlstmOutputs {
@@ -69,8 +69,9 @@ struct ScanMlstmOutputs {
   Tensor final_max_DH;
 };
 // Differentiable in every input but the initial m, through o and the final state. The outputs and
-// what the backward needs survive Recompute.
+// what the backward needs survive Recompute. `link`: as for ScanDelta.
 ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
-                           const Documents& documents, bool want_final_state);
+                           const Documents& documents, FinalStates final_states,
+                           StateLink* link = nullptr);
 
 }  // namespace lt2

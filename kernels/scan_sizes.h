@@ -23,7 +23,7 @@ struct ScanDims {
   int64_t tokens, key_heads, heads, k, v;
 };
 
-// initial: [D, G, K, state_width], or undefined.
+// initial: [D or 1, G, K, state_width], or undefined.
 inline void CheckScan(const Tensor& q_NHK, const Tensor& k_NHK, const Tensor& v_NGV,
                       const Tensor& initial, int64_t state_width, const Documents& documents) {
   const ScanDims n(q_NHK, v_NGV);
@@ -32,7 +32,8 @@ inline void CheckScan(const Tensor& q_NHK, const Tensor& k_NHK, const Tensor& v_
   CHECK_EQ(k_NHK.shape(), q_NHK.shape());
   CHECK_EQ(v_NGV.shape(), (Shape{n.tokens, n.heads, n.v}));
   if (initial.defined()) {
-    CHECK_EQ(initial.shape(), (Shape{documents.capacity(), n.heads, n.k, state_width}));
+    const int64_t states = initial.dim(0) == 1 ? 1 : documents.capacity();
+    CHECK_EQ(initial.shape(), (Shape{states, n.heads, n.k, state_width}));
   }
 }
 

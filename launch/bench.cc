@@ -206,21 +206,21 @@ absl::StatusOr<std::vector<OpTiming>> BenchOps(const std::vector<std::string>& o
 absl::StatusOr<StepTiming> BenchStep(const RunConfig& config, Device device, int steps,
                                      Communicator& world) {
   ASSIGN_OR_RETURN(const Mesh mesh, MeshFor(config, world.size()));
-  const std::unique_ptr<Communicator> dp = AxisGroup(world, mesh, Axis::kDp);
+  const RankGroups groups = MakeGroups(world, mesh);
   ASSIGN_OR_RETURN(const StepOptions options,
                    StepOptionsFor(config, mesh, device, config.batch.micro_batch, world));
   const MachineLimits limits = MeasureLimits(device, options.dtype);
   CachingAllocator& memory = CachingAllocator::Of(device);
   memory.Trim();
-  const MemoryPlan plan = PlanMemory(options, mesh, dp->rank(), /*diagnostics=*/false);
+  const MemoryPlan plan = PlanMemory(options, mesh, groups.replicas->rank(), /*diagnostics=*/false);
   RETURN_IF_ERROR(Agree(world, CheckFits(plan, MemoryBudget(device, world.local_size()))));
   const int64_t before = memory.stats().live;
-  TrainStep step(options, mesh, *dp);
+  TrainStep step(options, mesh, groups);
   step.ReserveWorkspace(plan.peak_bytes - plan.persistent_bytes);
   step.InitializeParameters(static_cast<uint64_t>(config.run.seed));
   std::vector<Batch> batches;
   for (int64_t m = 0; m < options.micro_batches; ++m) {
-    batches.push_back(RandomBatch(options, 1000 * (dp->rank() + 1) + m));
+    batches.push_back(RandomBatch(options, 1000 * (groups.dp + 1) + m));
   }
   StepTiming timing{.parameters = plan.parameters, .planned_bytes = plan.peak_bytes};
   std::vector<double> seconds;
@@ -231,7 +231,7 @@ absl::StatusOr<StepTiming> BenchStep(const RunConfig& config, Device device, int
       memory.ResetPeak();
       growths = memory.stats().growths;
     }
-    dp->Barrier();
+    world.Barrier();
     const double begun = MonotonicSeconds();
     step.Begin();
     for (const Batch& batch : batches) step.MicroBatch(batch);

@@ -60,6 +60,7 @@ StepOptions DescribedStep(const RunConfig& config, const Mesh& mesh, Device devi
   StepOptions options{.model = config.model,
                       .optimizer = config.optimizer,
                       .zero = static_cast<int>(config.parallel.zero),
+                      .state_exchange = config.parallel.state_exchange,
                       .rebuild = dtype == DType::kBF16 ? Rebuild::kCheap : Rebuild::kNothing,
                       .dtype = dtype,
                       .device = device,
@@ -84,6 +85,16 @@ absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& 
   } else if (config.parallel.precision == Precision::kBf16) {
     return absl::InvalidArgumentError(
         "parallel.precision: \"bf16\" is computed on a GPU (--device cuda); use \"fp32\" on a CPU");
+  }
+  if (device.backend == Backend::kCuda && mesh.cp > 1) {
+    return absl::InvalidArgumentError(
+        StrCat("parallel.cp = ", mesh.cp,
+               ": context parallelism runs on CPUs in this version; set parallel.cp = 1"));
+  }
+  const int64_t row = config.batch.micro_batch * config.data.sequence;
+  if (row < mesh.cp) {
+    return absl::InvalidArgumentError(StrCat("parallel.cp = ", mesh.cp, ": a micro-batch has ", row,
+                                             " tokens, too few for a token a rank"));
   }
   StepOptions options = DescribedStep(config, mesh, device, max_documents);
   if (config.parallel.recompute != RecomputeChoice::kAuto) return options;

@@ -30,9 +30,9 @@ std::string MemoryPlan::ToString() const {
 
 MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, int rank, bool diagnostics) {
   options.device = {Backend::kMeta};
-  const std::unique_ptr<Communicator> dp = MakeMetaCommunicator(rank, mesh.dp);
+  const RankGroups groups = MakeMetaGroups(mesh, rank);
   const MetaMeter meter;
-  TrainStep step(options, mesh, *dp);
+  TrainStep step(options, mesh, groups);
   MemoryPlan plan;
   plan.persistent_bytes = meter.memory().live;
   for (const Param* param : step.model().params().all()) {

@@ -26,7 +26,7 @@ struct MemoryPlan {
   std::string ToString() const;
 };
 
-// For rank `rank` of the mesh's data-parallel group. `diagnostics`: the step also reads out every
+// For rank `rank` of the mesh's replicas. `diagnostics`: the step also reads out every
 // loop, as logging intervals do.
 MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, int rank, bool diagnostics = true);
 

@@ -16,15 +16,20 @@ constexpr int kFirst = 1, kLast = 2, kUpdate = 4;
 
 }  // namespace
 
-TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, Communicator& dp)
+TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, const RankGroups& groups)
     : options_(options),
       stream_{.device = options.device},
       graphs_(options.graphs && options.device.backend == Backend::kCuda, options.device),
       model_(options.model),
       layout_(Layout(model_.params().specs(), mesh, options.zero)),
-      tokens_2N_({2, tokens_per_micro_batch()}, DType::kI32, options.device),
-      ids_N_(tokens_2N_.tensor().Flat(0, tokens_per_micro_batch())),
-      targets_N_(tokens_2N_.tensor().Flat(tokens_per_micro_batch(), tokens_per_micro_batch())),
+      shard_(mesh.cp == 1 ? nullptr
+                          : std::make_unique<ContextShard>(*groups.cp, tokens_per_micro_batch(),
+                                                           options.max_documents, options.device,
+                                                           options.state_exchange)),
+      tokens_2N_({2, shard_ ? shard_->tokens() : tokens_per_micro_batch()}, DType::kI32,
+                 options.device),
+      ids_N_(tokens_2N_.tensor().Rows(0, 1).Reshape({tokens_2N_.tensor().dim(1)})),
+      targets_N_(tokens_2N_.tensor().Rows(1, 2).Reshape(ids_N_.shape())),
       documents_(tokens_per_micro_batch(), options.max_documents, options.device),
       losses_(Tensor::Zeros({model_.loss_sums() + 1}, DType::kF64, options.device)),
       sums_(losses_.Rows(0, model_.loss_sums())),
@@ -38,9 +43,10 @@ TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, Communicator&
     }
     param->BindMaster(Tensor::Zeros(shape, master, options.device));
   }
-  reducer_ = std::make_unique<Reducer>(params, layout_, dp);
-  optimizer_ = std::make_unique<Optimizer>(
-      params, layout_, dp, std::make_unique<AdamWRule>(options.optimizer), options.optimizer);
+  reducer_ = std::make_unique<Reducer>(params, layout_, *groups.replicas);
+  optimizer_ = std::make_unique<Optimizer>(params, layout_, *groups.replicas,
+                                           std::make_unique<AdamWRule>(options.optimizer),
+                                           options.optimizer);
 }
 
 void TrainStep::InitializeParameters(uint64_t seed) {
@@ -59,11 +65,18 @@ void TrainStep::Begin(bool diagnose) {
 
 void TrainStep::Load(const Batch& batch) {
   if (options_.device.backend == Backend::kMeta) return;
-  CHECK_EQ(static_cast<int64_t>(batch.ids.size()), ids_N_.size());
-  CHECK_EQ(static_cast<int64_t>(batch.targets.size()), targets_N_.size());
-  std::ranges::copy(batch.targets, std::ranges::copy(batch.ids, tokens_2N_.Next<int32_t>()).out);
+  CHECK_EQ(static_cast<int64_t>(batch.ids.size()), tokens_per_micro_batch());
+  CHECK_EQ(batch.targets.size(), batch.ids.size());
+  const int64_t first = shard_ ? shard_->begin() : 0, count = ids_N_.size();
+  int32_t* const to = tokens_2N_.Next<int32_t>();
+  std::copy_n(batch.ids.begin() + first, count, to);
+  std::copy_n(batch.targets.begin() + first, count, to + count);
   tokens_2N_.Send();
-  documents_.Fill(batch.cu_seqlens);
+  if (shard_) {
+    shard_->Fill(batch.cu_seqlens);
+  } else {
+    documents_.Fill(batch.cu_seqlens);
+  }
 }
 
 void TrainStep::MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics) {
@@ -92,10 +105,11 @@ void TrainStep::ForwardBackward(LoopDiagnostics* diagnostics) {
   LanguageModel::Loss loss;
   {
     TraceRange range("forward");
-    loss = model_.Forward(tape, ids_N_, targets_N_, documents_,
+    loss = model_.Forward(tape, ids_N_, targets_N_, documents(),
                           {.recompute = options_.recompute,
                            .diagnostics = diagnostics,
                            .before_params = [this](int end) { optimizer_->WaitForValues(end); },
+                           .shard = shard_.get(),
                            .z_loss = options_.optimizer.z_loss});
     AccumulateInto(stream_, sums_, loss.sums.value);
     for (const Var& own : loss.auxiliary) AccumulateInto(stream_, auxiliary_, own.value);
@@ -132,7 +146,7 @@ TrainStep::Score TrainStep::Evaluate(const Batch& batch) {
   Load(batch);
   Score score;
   graphs_.RunApart([&] {
-    const Tensor sums = model_.Evaluate(stream_, ids_N_, targets_N_, documents_);
+    const Tensor sums = model_.Evaluate(stream_, ids_N_, targets_N_, documents(), shard_.get());
     if (sums.on_meta()) return;
     const std::vector<double> totals = sums.ToDoubles();
     score = {.nll = totals[kLossSum], .counted = totals[kCountedSum]};

@@ -2,7 +2,7 @@
 // reduction, update. The same code runs on every backend; on kMeta it predicts memory and cost. On
 // a GPU the host only queues work, and waits once, in Finish.
 //
-//   TrainStep step(options, mesh, dp_group);
+//   TrainStep step(options, mesh, groups);
 //   step.InitializeParameters(seed);
 //   step.Begin();
 //   for (const Batch& batch : micro_batches) step.MicroBatch(batch);
@@ -24,6 +24,7 @@ struct StepOptions {
   ModelConfig model;
   OptimizerConfig optimizer;
   int zero = 1;
+  StateExchange state_exchange = StateExchange::kAuto;  // context parallel
   RecomputePolicy recompute = RecomputePolicy::kNone;
   Rebuild rebuild = Rebuild::kNothing;  // at least, in backward
   DType dtype = DType::kF32;            // of activations and of what matrix products read
@@ -37,8 +38,8 @@ struct StepOptions {
 
 class TrainStep {
  public:
-  // `dp` must outlive this.
-  TrainStep(const StepOptions& options, const Mesh& mesh, Communicator& dp);
+  // `groups` must outlive this.
+  TrainStep(const StepOptions& options, const Mesh& mesh, const RankGroups& groups);
   TrainStep(const TrainStep&) = delete;
 
   // Fills every parameter from (seed, name, index): the same bits on every mesh.
@@ -51,7 +52,8 @@ class TrainStep {
   // from a record.
   void Begin(bool diagnose = false);
   // Forward and backward of micro_batch windows, StepOptions::micro_batches times a step; the last
-  // reduces. On kMeta the batch is not read.
+  // reduces. Ranks of a context-parallel group get the same batch and take their tokens of it. On
+  // kMeta the batch is not read.
   void MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics = nullptr);
   // Called in every micro-batch when its forward is done and its backward has not begun.
   void OnForwardDone(std::function<void()> observer) { forward_done_ = std::move(observer); }
@@ -76,6 +78,7 @@ class TrainStep {
 
  private:
   void Load(const Batch& batch);
+  const Documents& documents() const { return shard_ ? shard_->documents() : documents_; }
   void ForwardBackward(LoopDiagnostics* diagnostics);
 
   const StepOptions options_;
@@ -86,7 +89,8 @@ class TrainStep {
   LayoutTable layout_;
   std::unique_ptr<Reducer> reducer_;
   std::unique_ptr<Optimizer> optimizer_;
-  Upload tokens_2N_;  // ids, then targets
+  std::unique_ptr<ContextShard> shard_;  // null: all of a micro-batch's tokens are here
+  Upload tokens_2N_;                     // ids, then targets
   Tensor ids_N_, targets_N_;
   Documents documents_;
   // F64, of the step so far: sums of the model's losses, then the mixers' own.

@@ -64,7 +64,7 @@ class Trainer {
   const double begun_;
 
   Mesh mesh_;
-  std::unique_ptr<Communicator> dp_;
+  RankGroups groups_;
   std::unique_ptr<Loader> loader_;
   MemoryPlan plan_;
   std::unique_ptr<TrainStep> step_;
@@ -128,7 +128,7 @@ absl::StatusOr<TrainResult> Trainer::Run() {
 // Everything that needs no memory: mesh, data, plan.
 absl::Status Trainer::Prepare() {
   ASSIGN_OR_RETURN(mesh_, MeshFor(config_, world_.size()));
-  dp_ = AxisGroup(world_, mesh_, Axis::kDp);
+  groups_ = MakeGroups(world_, mesh_);
   absl::StatusOr<std::unique_ptr<Loader>> loader =
       Loader::Open(config_.data, config_.run.seed, config_.model.vocab);
   RETURN_IF_ERROR(Agree(world_, loader.status()));
@@ -138,14 +138,14 @@ absl::Status Trainer::Prepare() {
   ASSIGN_OR_RETURN(const StepOptions step_options,
                    StepOptionsFor(config_, mesh_, options_.device,
                                   loader_->max_documents(config_.batch.micro_batch), world_));
-  plan_ = PlanMemory(step_options, mesh_, dp_->rank());
+  plan_ = PlanMemory(step_options, mesh_, groups_.replicas->rank());
   LogInfo(plan_.ToString());
   LogDebug(StrCat("data ", loader_->fingerprint(), ", ", loader_->valid_windows(),
                   " validation windows"));
   RETURN_IF_ERROR(
       Agree(world_, CheckFits(plan_, MemoryBudget(options_.device, world_.local_size()))));
-  step_ = std::make_unique<TrainStep>(step_options, mesh_, *dp_);
-  GiveMemoryAdvice(step_options, mesh_, dp_->rank());
+  step_ = std::make_unique<TrainStep>(step_options, mesh_, groups_);
+  GiveMemoryAdvice(step_options, mesh_, groups_.replicas->rank());
   step_->ReserveWorkspace(plan_.peak_bytes - plan_.persistent_bytes);
   step_->InitializeParameters(config_.run.seed);
   return absl::OkStatus();
@@ -217,7 +217,7 @@ absl::Status Trainer::Steps() {
                                 .micro_batches = shape.micro_batches,
                                 .micro_batch = shape.micro_batch,
                                 .dp = mesh_.dp,
-                                .rank = dp_->rank()};
+                                .rank = groups_.dp};
   const int64_t jobs = std::max<int64_t>(0, last - state_.step) * shape.micro_batches;
   prefetcher_ = std::make_unique<Prefetcher>(loader_.get(), schedule, 0, jobs);
   Batch batch;
@@ -350,8 +350,8 @@ absl::Status Trainer::Validate() {
   if (loader_->valid_windows() == 0) return absl::OkStatus();
   const int64_t sequence = config_.data.sequence;
   const int64_t limit = (config_.log.valid_tokens + sequence - 1) / sequence;
-  absl::StatusOr<double> loss =
-      ValidationLoss(*loader_, limit, *step_, *dp_, [this] { watchdog_->Progress("validation"); });
+  absl::StatusOr<double> loss = ValidationLoss(*loader_, limit, *step_, mesh_, groups_,
+                                               [this] { watchdog_->Progress("validation"); });
   MustHold(loss.status());
   result_.valid_loss = *loss;
   LogInfo(absl::StrFormat("step %d  validation loss %.4f", state_.step, *loss));

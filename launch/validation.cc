@@ -20,14 +20,15 @@ void Pad(int64_t rows, int64_t sequence, Batch* batch) {
 }  // namespace
 
 absl::StatusOr<double> ValidationLoss(const Loader& loader, int64_t windows, TrainStep& step,
-                                      Communicator& dp, const std::function<void()>& progress) {
+                                      const Mesh& mesh, const RankGroups& groups,
+                                      const std::function<void()>& progress) {
   const int64_t rows = step.options().micro_batch;
   const int64_t all =
       windows > 0 ? std::min(windows, loader.valid_windows()) : loader.valid_windows();
   TrainStep::Score score;
   Batch batch;
   step.optimizer().WaitForValues();  // all ranks, also one that has no rows
-  for (int64_t first = dp.rank() * rows; first < all; first += dp.size() * rows) {
+  for (int64_t first = groups.dp * rows; first < all; first += mesh.dp * rows) {
     progress();
     RETURN_IF_ERROR(loader.ReadValid(first, std::min(rows, all - first), &batch));
     Pad(rows, loader.sequence(), &batch);
@@ -36,7 +37,7 @@ absl::StatusOr<double> ValidationLoss(const Loader& loader, int64_t windows, Tra
     score.counted += part.counted;
   }
   double sums[] = {score.nll, score.counted};
-  ReduceScalars(dp, sums, {});
+  ReduceScalars(*groups.replicas, sums, {});
   return sums[0] / std::max(sums[1], 1.0);
 }
 

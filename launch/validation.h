@@ -1,4 +1,4 @@
-// Mean loss over the validation windows, shared among the data-parallel ranks.
+// Mean loss over the validation windows, dealt among the data-parallel ranks.
 #pragma once
 
 #include <functional>
@@ -9,9 +9,10 @@
 namespace lt2 {
 
 // Over the first `windows` validation windows (0: all), in nats per counted token, summed in
-// float64. Collective over `dp`. A read error is this rank's own: the others wait for it.
+// float64. Collective over the replicas. A read error is this rank's own: the others wait for it.
 // `progress` is called before each batch.
 absl::StatusOr<double> ValidationLoss(const Loader& loader, int64_t windows, TrainStep& step,
-                                      Communicator& dp, const std::function<void()>& progress);
+                                      const Mesh& mesh, const RankGroups& groups,
+                                      const std::function<void()>& progress);
 
 }  // namespace lt2

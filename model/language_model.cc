@@ -178,10 +178,10 @@ LoopedStack::Readout LanguageModel::ExitReadout(Tape& tape, Tensor* leaving_ND) 
 }
 
 Tensor LanguageModel::Evaluate(Stream& stream, const Tensor& ids_N, const Tensor& targets_N,
-                               const Documents& documents) {
+                               const Documents& documents, ContextShard* shard) {
   Tape tape(stream);
   tape.set_recording(false);
-  const Var hidden = tape.Input(Hidden(stream, ids_N, documents));
+  const Var hidden = tape.Input(Hidden(stream, ids_N, documents, {.shard = shard}));
   return HeadLoss(tape, hidden, head_weight(), targets_N).value;
 }
 

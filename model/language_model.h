@@ -44,7 +44,7 @@ class LanguageModel {
   std::vector<Tape::Seed> Seeds(const Loss& loss, double z_loss) const;
   // F64 [kHeadLossSums] of the logits that decoding gives, not recorded.
   Tensor Evaluate(Stream& stream, const Tensor& ids_N, const Tensor& targets_N,
-                  const Documents& documents);
+                  const Documents& documents, ContextShard* shard = nullptr);
 
   // From here on Hidden, Evaluate and Step take of each token the first loop at which p_1 + … + p_t
   // reaches `threshold`, and the last one from 1 on, which is the default. Every loop runs all the

@@ -64,13 +64,17 @@ std::vector<Var> LoopedStack::RunLoop(Tape& tape, const Var& h_ND, int64_t loop,
   // Captured by value: a recomputed loop runs again in backward, when this call has returned.
   const auto before = loop == 0 ? options.before_params : nullptr;
   const auto blocks = [this, loop, &documents, before, recompute = options.recompute,
-                       states = options.states,
+                       states = options.states, shard = options.shard,
                        first_token_mass](Tape& t, std::span<const Var> in) -> std::vector<Var> {
     std::vector<Var> out = {in[0]};
     for (size_t i = 0; i < blocks_.size(); ++i) {
       if (before) before(declared_[i]);
       MixerState* state = states == nullptr ? nullptr : &(*states)[loop * blocks_.size() + i];
-      const MixerContext context{documents, loop, state, first_token_mass};
+      const MixerContext context{.documents = documents,
+                                 .shard = shard,
+                                 .loop = loop,
+                                 .state = state,
+                                 .first_token_mass = first_token_mass};
       const auto block = [this, i, context, recompute](Tape& t2, std::span<const Var> x) {
         return blocks_[i]->Forward(t2, x[0], context, recompute);
       };

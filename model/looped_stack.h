@@ -33,6 +33,8 @@ struct ForwardOptions {
   // Called before the forward reads any of the first `end` of LanguageModel::params(), with ever
   // more of them; kAllParams at last.
   std::function<void(int end)> before_params = {};
+  // Not null: the tokens are this rank's part of a row (MixerContext::shard).
+  ContextShard* shard = nullptr;
   // Prefill: one state per (loop, layer), loop-major, to be filled.
   std::vector<MixerState>* states = nullptr;
   // What LanguageModel::Seeds will be told, where a recorded forward may know it: the head then

@@ -13,6 +13,7 @@
 #include "core/param_set.h"
 #include "core/tape.h"
 #include "kernels/documents.h"
+#include "parallel/context_shard.h"
 
 namespace lt2 {
 
@@ -35,6 +36,9 @@ using MixerState = std::vector<Tensor>;
 // What surrounds a forward pass over N tokens.
 struct MixerContext {
   const Documents& documents;
+  // Not null: the N tokens are a part of a row that other ranks hold the rest of, and `documents`
+  // its documents().
+  ContextShard* shard = nullptr;
   int64_t loop = 0;  // of the model's loops, the first is 0
   // Prefill: each document is one sequence starting from nothing; Forward fills *state so that Step
   // can go on after the document's last token.
@@ -56,7 +60,8 @@ struct MixerOutput {
   Var auxiliary_loss = {};
 };
 
-// How a mixer's sequence operator continues across ranks that hold neighbouring tokens.
+// How a mixer's sequence operator continues across ranks that hold neighbouring tokens: by states
+// handed on, by all keys gathered, or by some tokens to the left (parallel/README.md).
 enum class SequenceStrategy { kScan, kGather, kHalo };
 
 // What another program (flash-linear-attention, for most) calls the same things. Every mixer class

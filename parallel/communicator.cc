@@ -97,6 +97,26 @@ const char* Name(Collective::Kind kind) {
   return "?";
 }
 
+// Of what rank `rank` hands over, as Traffic counts them.
+static int64_t BytesGiven(const Collective& c, int rank) {
+  switch (c.kind) {
+    case Collective::Kind::kAllReduce:
+    case Collective::Kind::kSend:
+      return c.x.bytes();
+    case Collective::Kind::kBroadcast:
+      return rank == c.peer ? c.x.bytes() : 0;
+    case Collective::Kind::kAllGather:
+      return c.counts[rank] * SizeOf(c.x.dtype());
+    case Collective::Kind::kReduceScatter:
+    case Collective::Kind::kAllToAll:
+      return (c.x.size() - c.counts[rank]) * SizeOf(c.x.dtype());
+    case Collective::Kind::kReceive:
+    case Collective::Kind::kBarrier:
+      return 0;
+  }
+  return 0;
+}
+
 Pending Communicator::Issue(Collective collective) {
   const bool barrier = collective.kind == Collective::Kind::kBarrier;
   if (!barrier) {
@@ -110,7 +130,11 @@ Pending Communicator::Issue(Collective collective) {
   }
   const int64_t bytes = barrier ? 0 : collective.x.bytes();
   collective.record = recorder_->Issue(name_, Name(collective.kind), collective.label, bytes);
-  if (size_ > 1) return Start(std::move(collective));
+  if (size_ > 1) {
+    ++traffic_.messages;
+    traffic_.bytes += BytesGiven(collective, rank_);
+    return Start(std::move(collective));
+  }
   if (collective.out.defined()) collective.out.CopyFrom(collective.x);
   recorder_->Start(collective.record);
   recorder_->End(collective.record);

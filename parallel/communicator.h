@@ -87,6 +87,12 @@ struct Collective {
 };
 const char* Name(Collective::Kind kind);
 
+// What a rank has given to collectives of its group: messages, and the bytes in them that another
+// rank wants, each counted once however many want it.
+struct Traffic {
+  int64_t messages = 0, bytes = 0;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -159,6 +165,7 @@ class Communicator {
   [[noreturn]] virtual void Abort(int code) = 0;
 
   FlightRecorder& recorder() const { return *recorder_; }
+  const Traffic& traffic() const { return traffic_; }
 
  protected:
   Communicator(int rank, int size, std::string_view name, std::shared_ptr<FlightRecorder> recorder)
@@ -190,6 +197,7 @@ class Communicator {
   int local_rank_ = 0, local_size_ = 1;
   std::string host_ = "localhost";
   std::shared_ptr<FlightRecorder> recorder_;
+  Traffic traffic_;
 };
 
 // A process alone: every collective returns its input.

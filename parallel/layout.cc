@@ -83,7 +83,7 @@ Cuts ChooseCuts(Bucket& bucket, std::span<const ParamSpec> specs, bool whole_par
 void Shard(LayoutTable& table, Bucket& bucket, std::span<const ParamSpec> specs,
            bool whole_parameters) {
   Cut from;
-  for (const Cut& to : ChooseCuts(bucket, specs, whole_parameters, table.dp)) {
+  for (const Cut& to : ChooseCuts(bucket, specs, whole_parameters, table.replicas)) {
     const int rank = static_cast<int>(bucket.shard_counts.size());
     bucket.shard_counts.push_back(to.offset - from.offset);
     for (size_t i = from.param; i < bucket.params.size() && i <= to.param; ++i) {
@@ -103,9 +103,9 @@ void Shard(LayoutTable& table, Bucket& bucket, std::span<const ParamSpec> specs,
 
 LayoutTable Layout(std::span<const ParamSpec> specs, const Mesh& mesh, int zero,
                    const LayoutOptions& options) {
-  CHECK(mesh.pp == 1 && mesh.cp == 1 && mesh.tp == 1) << mesh.ToString();
+  CHECK(mesh.pp == 1 && mesh.tp == 1) << mesh.ToString();
   CHECK(zero == 0 || zero == 1) << "zero = " << zero;
-  LayoutTable table{.dp = mesh.dp, .zero = zero};
+  LayoutTable table{.replicas = mesh.replicas(), .zero = zero};
   table.entries.resize(specs.size());
   const int64_t limit = BucketElements(specs, options);
   for (int p = static_cast<int>(specs.size()) - 1; p >= 0; --p) {

@@ -2,7 +2,7 @@
 // only place that cuts parameters. Everything else iterates over its result.
 //
 // Parameters are laid out in buckets, in reverse order of first use (the order in which their
-// gradients are complete). A bucket is one flat buffer; the data-parallel ranks' shards are
+// gradients are complete). A bucket is one flat buffer; the replicas' shards are
 // contiguous ranges of it that fill it, cut between rows of parameters: so a reduce-scatter needs
 // no packing, and every part of a shard is a box of a logical tensor. Where a little padding at a
 // bucket's end makes its shards equal it is added: collectives of equal shards are the fastest.
@@ -27,7 +27,7 @@ struct LayoutOptions {
 
 // Rows of one parameter that one rank owns: it updates (ZeRO >= 1), counts in norms and saves them.
 struct OwnedPiece {
-  int rank = 0;        // along dp
+  int rank = 0;        // among the replicas
   Box box;             // never empty
   int64_t offset = 0;  // in the parameter, in elements
 };
@@ -36,18 +36,18 @@ struct LayoutEntry {
   int param = 0;  // index into the specs
   int bucket = 0;
   int64_t offset = 0;              // in the bucket's buffer, in elements
-  Box held;                        // what every rank of the dp group keeps of the value
+  Box held;                        // what every replica keeps of the value
   std::vector<OwnedPiece> owners;  // by rank; they tile `held`
 };
 
 struct Bucket {
   std::vector<int> params;            // in order of offset
   int64_t elements = 0;               // with padding
-  std::vector<int64_t> shard_counts;  // elements each dp rank owns; they add up to `elements`
+  std::vector<int64_t> shard_counts;  // elements each replica owns; they add up to `elements`
 };
 
 struct LayoutTable {
-  int dp = 1;
+  int replicas = 1;
   int zero = 0;
   std::vector<LayoutEntry> entries;  // by parameter
   std::vector<Bucket> buckets;       // in the order in which their gradients are complete

@@ -89,7 +89,7 @@ int Mesh::RankOf(int at_pp, int at_dp, int at_cp, int at_tp) const {
 absl::Status Mesh::CheckSupported() const {
   std::string text;
   for (Axis axis : kAxes) {
-    if (axis == Axis::kDp || Extent(axis) == 1) continue;
+    if (axis == Axis::kDp || axis == Axis::kCp || Extent(axis) == 1) continue;
     StrAppend(&text, text.empty() ? "" : "\n", Name(axis), " = ", Extent(axis),
               " is not supported by this version; set parallel.", Name(axis), " = 1");
   }
@@ -102,6 +102,28 @@ std::unique_ptr<Communicator> AxisGroup(Communicator& world, const Mesh& mesh, A
   // Ranks of one group share what remains when their own coordinate is taken away.
   const int at = mesh.Coordinate(world.rank(), axis);
   return world.Split(world.rank() - at * Stride(mesh, axis), at, Name(axis));
+}
+
+RankGroups MakeGroups(Communicator& world, const Mesh& mesh) {
+  CHECK_EQ(world.size(), mesh.size()) << "mesh " << mesh.ToString();
+  const int dp = mesh.Coordinate(world.rank(), Axis::kDp);
+  const int cp = mesh.Coordinate(world.rank(), Axis::kCp);
+  const int at = dp * mesh.cp + cp;
+  RankGroups groups{.dp = dp};
+  if (mesh.cp == 1) {
+    groups.replicas = AxisGroup(world, mesh, Axis::kDp);
+  } else {
+    const int first = world.rank() - dp * Stride(mesh, Axis::kDp) - cp * Stride(mesh, Axis::kCp);
+    groups.replicas = world.Split(first, at, mesh.dp == 1 ? "cp" : "dp·cp");
+  }
+  groups.cp = AxisGroup(world, mesh, Axis::kCp);
+  return groups;
+}
+
+RankGroups MakeMetaGroups(const Mesh& mesh, int rank) {
+  return {.dp = rank / mesh.cp,
+          .replicas = MakeMetaCommunicator(rank, mesh.replicas()),
+          .cp = MakeMetaCommunicator(rank % mesh.cp, mesh.cp)};
 }
 
 }  // namespace lt2

@@ -22,6 +22,8 @@ struct Mesh {
   std::string ToString() const;  // all four, parses back equal
 
   int size() const { return pp * dp * cp * tp; }
+  // Ranks that hold the same parameters: their gradients are summed, and ZeRO cuts among them.
+  int replicas() const { return dp * cp; }
   int Extent(Axis axis) const;
   // A rank's coordinate along an axis, and the rank with these coordinates.
   int Coordinate(int rank, Axis axis) const;
@@ -35,5 +37,16 @@ struct Mesh {
 // The ranks that differ from this one along `axis` only, in order of their coordinate. Every rank
 // of `world` (mesh.size() ranks) calls it.
 std::unique_ptr<Communicator> AxisGroup(Communicator& world, const Mesh& mesh, Axis axis);
+
+// The groups that a rank works in.
+struct RankGroups {
+  int dp = 0;                              // this rank's coordinate
+  std::unique_ptr<Communicator> replicas;  // dp and cp, cp fastest
+  std::unique_ptr<Communicator> cp;        // those that share a row of tokens
+};
+// Every rank of `world` calls it.
+RankGroups MakeGroups(Communicator& world, const Mesh& mesh);
+// For a dry run as rank `rank` of the replicas.
+RankGroups MakeMetaGroups(const Mesh& mesh, int rank);
 
 }  // namespace lt2

@@ -28,17 +28,18 @@ const char* TextOf(SkipReason reason) {
 
 }  // namespace
 
-Optimizer::Optimizer(std::span<Param* const> params, const LayoutTable& layout, Communicator& dp,
-                     std::unique_ptr<UpdateRule> rule, const OptimizerConfig& config)
+Optimizer::Optimizer(std::span<Param* const> params, const LayoutTable& layout,
+                     Communicator& replicas, std::unique_ptr<UpdateRule> rule,
+                     const OptimizerConfig& config)
     : params_(params.begin(), params.end()),
       layout_(layout),
-      dp_(dp),
+      replicas_(replicas),
       rule_(std::move(rule)),
       config_(config),
       gathers_(layout.buckets.size()),
       awaited_(layout.buckets.size()) {
   CHECK_EQ(params_.size(), layout.entries.size());
-  CHECK_EQ(dp.size(), layout.dp);
+  CHECK_EQ(replicas.size(), layout.replicas);
   hyper_ = Tensor::Zeros({kHyperSize}, DType::kF64, params_[0]->master.device());
   for (const Bucket& bucket : layout.buckets) {
     const Tensor like = params_[bucket.params[0]]->master;
@@ -53,7 +54,7 @@ Optimizer::Optimizer(std::span<Param* const> params, const LayoutTable& layout, 
       param.BindMaster(view);
       CHECK(param.main_grad.defined()) << param.spec.name << ": make the reducer first";
       for (const OwnedPiece& piece : entry.owners) {
-        if (piece.rank != dp.rank()) continue;
+        if (piece.rank != replicas.rank()) continue;
         unique_params_.push_back(p);
         unique_gradients_.push_back(param.main_grad.Flat(piece.offset, piece.box.size()));
         if (layout.zero > 0) pieces.push_back(MakePiece(p, piece.box, piece.offset));
@@ -122,7 +123,7 @@ void Optimizer::MakeScalars(const StepInput& input) {
     return;
   }
   inputs_ = Upload({kInputScalars + sums_ + maxes_}, DType::kF64, device);
-  scalars_ = Tensor::Zeros({dp_.size(), kScalarOthers + others}, DType::kF64, device);
+  scalars_ = Tensor::Zeros({replicas_.size(), kScalarOthers + others}, DType::kF64, device);
   report_ = Tensor::Zeros({kReportOthers + others}, DType::kF64, device);
 }
 
@@ -146,8 +147,9 @@ void Optimizer::Update(Stream& stream, bool gather) {
                        .losses = losses_,
                        .tokens_at = tokens_at_,
                        .inputs = inputs_.tensor(),
-                       .scalars = scalars_.Rows(dp_.rank(), dp_.rank() + 1)});
-  dp_.AllGather(scalars_, std::vector<int64_t>(dp_.size(), scalars_.dim(1)), "step_scalars");
+                       .scalars = scalars_.Rows(replicas_.rank(), replicas_.rank() + 1)});
+  replicas_.AllGather(scalars_, std::vector<int64_t>(replicas_.size(), scalars_.dim(1)),
+                      "step_scalars");
   StepDecision(stream, {.scalars = scalars_,
                         .maxes = maxes_,
                         .inputs = inputs_.tensor(),
@@ -177,8 +179,8 @@ void Optimizer::UpdateValues(Stream& stream, bool gather) {
 }
 
 void Optimizer::GatherBucket(int bucket) {
-  gathers_[bucket] =
-      dp_.AllGatherAsync(values_[bucket], layout_.buckets[bucket].shard_counts, "gather_values");
+  gathers_[bucket] = replicas_.AllGatherAsync(values_[bucket], layout_.buckets[bucket].shard_counts,
+                                              "gather_values");
   awaited_[bucket] = true;
 }
 
@@ -282,7 +284,7 @@ std::vector<StatePiece> Optimizer::List(bool owned) const {
   for (const std::vector<Piece>& pieces : pieces_) {
     for (const Piece& piece : pieces) {
       for (const OwnedPiece& mine : layout_.entries[piece.param].owners) {
-        if (!owned || mine.rank != dp_.rank()) continue;
+        if (!owned || mine.rank != replicas_.rank()) continue;
         add("param", piece.param, piece.box, piece.value, mine.box);
         for (size_t s = 0; s < names.size(); ++s) {
           add(names[s], piece.param, piece.box, piece.states[s], mine.box);

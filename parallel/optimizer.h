@@ -59,7 +59,7 @@ class Optimizer {
  public:
   // Moves the parameters' values into flat buffers, one a bucket. params: in the layout's order.
   // The references must outlive the optimizer.
-  Optimizer(std::span<Param* const> params, const LayoutTable& layout, Communicator& dp,
+  Optimizer(std::span<Param* const> params, const LayoutTable& layout, Communicator& replicas,
             std::unique_ptr<UpdateRule> rule, const OptimizerConfig& config);
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;
@@ -86,7 +86,7 @@ class Optimizer {
   void WaitForValues(int end);
   void Gathered() { gathered_ = true; }
   // True if an update leaves values with their owners.
-  bool Gathers() const { return layout_.zero > 0 && dp_.size() > 1; }
+  bool Gathers() const { return layout_.zero > 0 && replicas_.size() > 1; }
   // Whoever has written masters says so before WaitForValues.
   void MastersChanged() { rounded_ = false; }
   // What WaitForValues does after that, alone.
@@ -127,7 +127,7 @@ class Optimizer {
 
   const std::vector<Param*> params_;
   const LayoutTable& layout_;
-  Communicator& dp_;
+  Communicator& replicas_;
   const std::unique_ptr<UpdateRule> rule_;
   const OptimizerConfig config_;
   OptimizerCounters counters_;

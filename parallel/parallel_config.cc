@@ -9,6 +9,7 @@ namespace {
 
 const std::vector<std::string> kPrecisions = {"fp32", "bf16", "fp64"};
 const std::vector<std::string> kPolicies = {"none", "ffn", "mixer", "block", "loop", "auto"};
+const std::vector<std::string> kExchanges = {"auto", "gather", "chain"};
 const std::vector<std::string> kPipelines = {"ring", "ring-zb"};
 
 void ReadDp(const ConfigTable& table, int64_t* dp) {
@@ -38,7 +39,11 @@ ParallelConfig ParallelConfig::Read(const ConfigTable& table) {
   ParallelConfig config;
   ReadDp(table, &config.dp);
   ReadAxis(table, "tp", &config.tp);
-  ReadAxis(table, "cp", &config.cp);
+  table.Read("cp", &config.cp);
+  if (config.cp < 1) {
+    table.AddError("cp", StrCat("cp = ", config.cp, ": wants a whole number of at least 1"));
+    config.cp = 1;
+  }
   ReadAxis(table, "pp", &config.pp);
   table.Read("zero", &config.zero);
   if (config.zero != 0 && config.zero != 1) {
@@ -47,6 +52,8 @@ ParallelConfig ParallelConfig::Read(const ConfigTable& table) {
                           " is not supported by this version; set parallel.zero to 0 or 1"));
     config.zero = 1;
   }
+  config.state_exchange =
+      static_cast<StateExchange>(table.ReadChoice("state_exchange", kExchanges, 0));
   table.Read("sequence_parallel", &config.sequence_parallel);
   if (config.sequence_parallel) {
     table.AddError("sequence_parallel",
@@ -70,6 +77,7 @@ void ParallelConfig::Write(ConfigTable* table) const {
   table->Set("cp", cp);
   table->Set("pp", pp);
   table->Set("zero", zero);
+  table->Set("state_exchange", std::string_view(kExchanges[static_cast<int>(state_exchange)]));
   table->Set("sequence_parallel", sequence_parallel);
   table->Set("pipeline", std::string_view(pipeline));
   table->Set("recompute", std::string_view(Name(recompute)));

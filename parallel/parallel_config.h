@@ -7,6 +7,7 @@
 #include "core/config.h"
 #include "core/dtype.h"
 #include "parallel/mesh.h"
+#include "parallel/state_passing.h"
 
 namespace lt2 {
 
@@ -17,6 +18,7 @@ struct ParallelConfig {
   int64_t dp = 0;  // 0: "auto", all the processes the other axes leave
   int64_t tp = 1, cp = 1, pp = 1;
   int64_t zero = 1;
+  StateExchange state_exchange = StateExchange::kAuto;
   bool sequence_parallel = false;
   std::string pipeline = "ring";
   RecomputeChoice recompute = RecomputeChoice::kNone;

@@ -4,10 +4,10 @@
 
 namespace lt2 {
 
-Reducer::Reducer(std::span<Param* const> params, const LayoutTable& layout, Communicator& dp)
-    : params_(params.begin(), params.end()), layout_(layout), dp_(dp) {
+Reducer::Reducer(std::span<Param* const> params, const LayoutTable& layout, Communicator& replicas)
+    : params_(params.begin(), params.end()), layout_(layout), replicas_(replicas) {
   CHECK_EQ(params_.size(), layout.entries.size());
-  CHECK_EQ(dp.size(), layout.dp);
+  CHECK_EQ(replicas.size(), layout.replicas);
   for (const Bucket& bucket : layout.buckets) {
     const Tensor& like = params_[bucket.params[0]]->master;
     buckets_.push_back({Tensor::Zeros({bucket.elements}, like.dtype(), like.device())});
@@ -50,9 +50,10 @@ void Reducer::FireReadyBuckets() {
   while (fired_ < buckets_.size() && buckets_[fired_].outstanding == 0) {
     BucketState& bucket = buckets_[fired_];
     const std::vector<int64_t>& counts = layout_.buckets[fired_].shard_counts;
-    bucket.pending = layout_.zero == 0
-                         ? dp_.AllReduceAsync(bucket.gradient, Reduction::kSum, kLabel)
-                         : dp_.ReduceScatterAsync(bucket.gradient, counts, Reduction::kSum, kLabel);
+    bucket.pending =
+        layout_.zero == 0
+            ? replicas_.AllReduceAsync(bucket.gradient, Reduction::kSum, kLabel)
+            : replicas_.ReduceScatterAsync(bucket.gradient, counts, Reduction::kSum, kLabel);
     ++fired_;
   }
 }

@@ -64,7 +64,8 @@ absl::Status RunPlan(const PlanFlags& flags, VerbOutput& output) {
   const absl::StatusOr<RecomputePolicy> chosen = ChooseRecompute(plans, budget);
   const MemoryPlan& none = plans[0].memory;
   const Unit in(none.peak_bytes);
-  const double tokens = static_cast<double>(config.batch.tokens) / static_cast<double>(mesh.dp);
+  const double tokens =
+      static_cast<double>(config.batch.tokens) / static_cast<double>(mesh.replicas());
 
   output.result = {{"params", none.parameters},
                    {"model_flops_per_token", none.model_flops_per_token},

@@ -48,8 +48,8 @@ std::map<std::string, Var> Run(CaseContext& c) {
     (g.shape().rank() == 3 ? in.g_NGK : in.g_NG) = g;
   }
   if (c.Has("initial_state")) in.initial_state_DGKV = c.In("initial_state");
-  const ScanOutputs out = ScanDelta(c.tape(), in, c.Number("scale"), c.documents("q"),
-                                    /*want_final_state=*/true);
+  const ScanOutputs out =
+      ScanDelta(c.tape(), in, c.Number("scale"), c.documents("q"), FinalStates::kAll);
   return {{"o", out.o_NGV}, {"final_state", out.final_state_DGKV}};
 }
 

@@ -27,10 +27,10 @@ class AdditiveForward {
 
   void Run() {
     const int64_t document = at_.unit.document;
-    at_.LoadState(a_.initial_DGKV, document, state_);
+    at_.LoadState(a_.initial_DGKV, InitialRow(a_.initial_DGKV, document), state_);
     const int32_t* first = a_.documents.first_chunks().data<int32_t>() + document;
     for (int64_t chunk = first[0]; chunk < first[1]; ++chunk) RunChunk(chunk);
-    at_.StoreState(state_, a_.final_DGKV, document);
+    at_.StoreState(state_, a_.final_DGKV, FinalRow(a_.final_DGKV, a_.documents, document));
   }
 
  private:
@@ -42,9 +42,11 @@ class AdditiveForward {
     chunk_.PrepareScan();
     at_.LoadValues(a_.v_NGV, rows, v_);
 
-    Product<false>(n, ld, k, chunk_.q_read, chunk_.ld, state_, ld, o_, ld);
-    LowerTimes<true>(n, ld, chunk_.attention, v_, ld, o_);
-    at_.StoreValues(o_, a_.o_NGV, rows);
+    if (a_.o_NGV.defined()) {
+      Product<false>(n, ld, k, chunk_.q_read, chunk_.ld, state_, ld, o_, ld);
+      LowerTimes<true>(n, ld, chunk_.attention, v_, ld, o_);
+      at_.StoreValues(o_, a_.o_NGV, rows);
+    }
 
     chunk_.DecayState(ld, state_);
     ProductTransposed<true>(k, ld, n, chunk_.k_write, chunk_.ld, v_, ld, state_, ld);
@@ -69,10 +71,11 @@ class AdditiveReverse {
 
   void Run() {
     const int64_t document = at_.unit.document;
-    at_.LoadState(a_.dfinal_DGKV, document, dstate_);
+    at_.LoadState(a_.dfinal_DGKV, FinalRow(a_.dfinal_DGKV, a_.documents, document), dstate_);
     const int32_t* first = a_.documents.first_chunks().data<int32_t>() + document;
     for (int64_t chunk = first[1] - 1; chunk >= first[0]; --chunk) RunChunk(chunk);
-    at_.StoreState(dstate_, a_.dinitial_DGKV.to, document, a_.dinitial_DGKV.accumulate);
+    at_.StoreState(dstate_, a_.dinitial_DGKV.to, InitialRow(a_.dinitial_DGKV.to, document),
+                   a_.dinitial_DGKV.accumulate);
   }
 
  private:

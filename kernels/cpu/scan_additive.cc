@@ -11,19 +11,22 @@ namespace {
 template <class T, class Chunk>
 void Forward(const ScanAdditiveForwardArgs& a) {
   ForEachScanUnit(a.documents.count(), a.v_NGV.dim(1), a.v_NGV.dim(2), [&](const ScanUnit& unit) {
-    AdditiveForward<T, Chunk>(a, unit, Scratch::Restart()).Run();
+    if (a.o_NGV.defined() || FinalRow(a.final_DGKV, a.documents, unit.document) >= 0) {
+      AdditiveForward<T, Chunk>(a, unit, Scratch::Restart()).Run();
+    }
   });
 }
 
 template <class T, class Chunk>
 void Backward(const ScanAdditiveBackwardArgs& a) {
+  const bool gradients = AnyWanted({&a.dq_NHK, &a.dk_NHK, &a.dg_NG, &a.dg_NGK});
+  const bool inputs = gradients || a.dv_NGV.to.defined();
   ForEachScanUnit(a.documents.count(), a.v_NGV.dim(1), a.v_NGV.dim(2), [&](const ScanUnit& unit) {
-    AdditiveReverse<T, Chunk>(a, unit, Scratch::Restart()).Run();
+    if (inputs || InitialRow(a.dinitial_DGKV.to, unit.document) >= 0) {
+      AdditiveReverse<T, Chunk>(a, unit, Scratch::Restart()).Run();
+    }
   });
-  if (!a.dq_NHK.to.defined() && !a.dk_NHK.to.defined() && !a.dg_NG.to.defined() &&
-      !a.dg_NGK.to.defined()) {
-    return;
-  }
+  if (!gradients) return;
 #pragma omp parallel for schedule(dynamic) collapse(2)
   for (int64_t chunk = 0; chunk < a.documents.chunk_count(); ++chunk) {
     for (int64_t head = 0; head < a.q_NHK.dim(1); ++head) {

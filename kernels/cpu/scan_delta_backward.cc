@@ -28,10 +28,11 @@ class ReversePass {
 
   void Run() {
     const int64_t document = at_.unit.document;
-    at_.LoadState(a_.dfinal_DGKV, document, dstate_);
+    at_.LoadState(a_.dfinal_DGKV, FinalRow(a_.dfinal_DGKV, a_.documents, document), dstate_);
     const int32_t* first = a_.documents.first_chunks().data<int32_t>() + document;
     for (int64_t chunk = first[1] - 1; chunk >= first[0]; --chunk) RunChunk(chunk);
-    at_.StoreState(dstate_, a_.dinitial_DGKV.to, document, a_.dinitial_DGKV.accumulate);
+    at_.StoreState(dstate_, a_.dinitial_DGKV.to, InitialRow(a_.dinitial_DGKV.to, document),
+                   a_.dinitial_DGKV.accumulate);
   }
 
  private:
@@ -64,10 +65,15 @@ class ReversePass {
 void ScanDeltaBackward(Stream&, const ScanDeltaBackwardArgs& a) {
   ZeroAbsent(a.dinitial_DGKV, a.documents);
   const int64_t key_heads = a.q_NHK.dim(1);
+  const bool inputs =
+      AnyWanted({&a.dq_NHK, &a.dk_NHK, &a.dv_NGV, &a.dg_NG, &a.dg_NGK, &a.dbeta_NG});
   DispatchFloat(a.v_NGV.dtype(), [&]<class T>() {
     ForEachScanUnit(a.documents.count(), a.v_NGV.dim(1), a.v_NGV.dim(2), [&](const ScanUnit& unit) {
-      ReversePass<T>(a, unit, Scratch::Restart()).Run();
+      if (inputs || InitialRow(a.dinitial_DGKV.to, unit.document) >= 0) {
+        ReversePass<T>(a, unit, Scratch::Restart()).Run();
+      }
     });
+    if (!inputs) return;
 #pragma omp parallel for schedule(dynamic) collapse(2)
     for (int64_t chunk = 0; chunk < a.documents.chunk_count(); ++chunk) {
       for (int64_t head = 0; head < key_heads; ++head) {

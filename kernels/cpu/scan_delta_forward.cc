@@ -19,10 +19,10 @@ class ForwardPass {
 
   void Run() {
     const int64_t document = at_.unit.document;
-    at_.LoadState(a_.initial_DGKV, document, state_);
+    at_.LoadState(a_.initial_DGKV, InitialRow(a_.initial_DGKV, document), state_);
     const int32_t* first = a_.documents.first_chunks().data<int32_t>() + document;
     for (int64_t chunk = first[0]; chunk < first[1]; ++chunk) RunChunk(chunk);
-    at_.StoreState(state_, a_.final_DGKV, document);
+    at_.StoreState(state_, a_.final_DGKV, FinalRow(a_.final_DGKV, a_.documents, document));
   }
 
  private:
@@ -39,9 +39,11 @@ class ForwardPass {
     chunk_.Solve(ld, ld, right_, u_);
     at_.StoreValues(u_, a_.u_NGV, rows);
 
-    Product<false>(n, ld, k, chunk_.q_read, chunk_.ld, state_, ld, o_, ld);
-    LowerTimes<true>(n, ld, chunk_.attention, u_, ld, o_);
-    at_.StoreValues(o_, a_.o_NGV, rows);
+    if (a_.o_NGV.defined()) {
+      Product<false>(n, ld, k, chunk_.q_read, chunk_.ld, state_, ld, o_, ld);
+      LowerTimes<true>(n, ld, chunk_.attention, u_, ld, o_);
+      at_.StoreValues(o_, a_.o_NGV, rows);
+    }
 
     chunk_.DecayState(ld, state_);
     ProductTransposed<true>(k, ld, n, chunk_.k_write, chunk_.ld, u_, ld, state_, ld);
@@ -53,13 +55,17 @@ class ForwardPass {
   T *state_, *right_, *u_, *o_;  // [K, ld], [kChunk, ld] × 3
 };
 
+bool Wanted(const ScanDeltaForwardArgs& a, int64_t document) {
+  return a.o_NGV.defined() || FinalRow(a.final_DGKV, a.documents, document) >= 0;
+}
+
 }  // namespace
 
 void ScanDeltaForward(Stream&, const ScanDeltaForwardArgs& a) {
   ZeroAbsent(a.final_DGKV, a.documents);
   DispatchFloat(a.v_NGV.dtype(), [&]<class T>() {
     ForEachScanUnit(a.documents.count(), a.v_NGV.dim(1), a.v_NGV.dim(2), [&](const ScanUnit& unit) {
-      ForwardPass<T>(a, unit, Scratch::Restart()).Run();
+      if (Wanted(a, unit.document)) ForwardPass<T>(a, unit, Scratch::Restart()).Run();
     });
   });
 }

@@ -14,8 +14,10 @@ namespace {
 template <class T>
 class BackwardPass {
  public:
-  BackwardPass(const ScanMlstmBackwardArgs& args, int64_t document, int64_t head, Scratch& scratch)
+  BackwardPass(const ScanMlstmBackwardArgs& args, bool inputs, int64_t document, int64_t head,
+               Scratch& scratch)
       : a_(args),
+        inputs_(inputs),
         document_(document),
         head_(head),
         heads_(args.q_NHK.dim(1)),
@@ -36,17 +38,18 @@ class BackwardPass {
         dk_(scratch.Take<T>(kChunk * ld_k_)) {}
 
   void Run() {
-    LoadState(a_.dfinal_DHKW, document_, dstate_);
+    LoadState(a_.dfinal_DHKW, FinalRow(a_.dfinal_DHKW, a_.documents, document_), dstate_);
     const int32_t* first = a_.documents.first_chunks().data<int32_t>() + document_;
     for (int64_t chunk = first[1] - 1; chunk >= first[0]; --chunk) RunChunk(chunk);
-    if (T* to = State(a_.dinitial_DHKW.to, document_)) {
-      StoreRows(dstate_, ld_w_, k_, v_ + 1, to, v_ + 1, a_.dinitial_DHKW.accumulate);
+    const GradInto& dinitial = a_.dinitial_DHKW;
+    if (T* to = State(dinitial.to, InitialRow(dinitial.to, document_))) {
+      StoreRows(dstate_, ld_w_, k_, v_ + 1, to, v_ + 1, dinitial.accumulate);
     }
   }
 
  private:
   T* State(const Tensor& x, int64_t i) const {
-    if (!x.defined()) return nullptr;
+    if (!x.defined() || i < 0) return nullptr;
     return x.data<T>() + (i * heads_ + head_) * k_ * (v_ + 1);
   }
   void LoadState(const Tensor& x, int64_t i, T* to) const {
@@ -81,16 +84,20 @@ class BackwardPass {
     chunk_.Load(a_, rows, head_, *HeadRows<T>(a_.maxes_CH, chunk, head_));
     OutputGrad();
 
-    AddPairGrads(n);
-    ReadGrads(n);
-    WriteGrads(n);
+    if (inputs_) InputGrads(rows);
+
+    Scale(chunk_.gates.keep, k_ * ld_w_, dstate_);
+    ProductTransposed<true>(k_, ld_w_, n, chunk_.q_read, ld_k_, dy_, ld_w_, dstate_, ld_w_);
+  }
+
+  void InputGrads(const ChunkRows& rows) {
+    AddPairGrads(rows.padded);
+    ReadGrads(rows.padded);
+    WriteGrads(rows.padded);
     GateGrads(rows);
     StoreGrad(a_.dq_NHK, dq_, ld_k_, k_);
     StoreGrad(a_.dk_NHK, dk_, ld_k_, k_);
     StoreGrad(a_.dv_NHV, dv_, ld_w_, v_);
-
-    Scale(chunk_.gates.keep, k_ * ld_w_, dstate_);
-    ProductTransposed<true>(k_, ld_w_, n, chunk_.q_read, ld_k_, dy_, ld_w_, dstate_, ld_w_);
   }
 
   // R, and A R of the gates.
@@ -167,6 +174,7 @@ class BackwardPass {
   }
 
   const ScanMlstmBackwardArgs& a_;
+  const bool inputs_;  // their gradients are wanted
   const int64_t document_, head_, heads_, k_, v_, k_padded_;
   MlstmChunk<T> chunk_;
   const int64_t ld_k_, ld_w_;
@@ -184,11 +192,14 @@ class BackwardPass {
 
 void ScanMlstmBackward(Stream&, const ScanMlstmBackwardArgs& a) {
   ZeroAbsent(a.dinitial_DHKW, a.documents);
+  const bool inputs = AnyWanted({&a.dq_NHK, &a.dk_NHK, &a.dv_NHV, &a.di_NH, &a.df_NH});
   DispatchFloat(a.v_NHV.dtype(), [&]<class T>() {
 #pragma omp parallel for schedule(dynamic) collapse(2)
     for (int64_t d = 0; d < a.documents.count(); ++d) {
       for (int64_t h = 0; h < a.q_NHK.dim(1); ++h) {
-        BackwardPass<T>(a, d, h, Scratch::Restart()).Run();
+        if (inputs || InitialRow(a.dinitial_DHKW.to, d) >= 0) {
+          BackwardPass<T>(a, inputs, d, h, Scratch::Restart()).Run();
+        }
       }
     }
   });

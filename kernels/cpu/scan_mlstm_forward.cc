@@ -20,17 +20,18 @@ class ForwardPass {
         y_(scratch.Take<T>(kChunk * chunk_.ld_w)) {}
 
   void Run() {
-    LoadRows<T>(State(a_.initial_DHKW, document_), v_ + 1, k_, v_ + 1, k_, chunk_.ld_w, state_);
-    if (a_.initial_max_DH.defined()) max_ = *Scalar(a_.initial_max_DH, document_);
+    const int64_t initial = InitialRow(a_.initial_DHKW, document_);
+    LoadRows<T>(State(a_.initial_DHKW, initial), v_ + 1, k_, v_ + 1, k_, chunk_.ld_w, state_);
+    if (initial >= 0) max_ = *Scalar(a_.initial_max_DH, initial);
     const int32_t* first = a_.documents.first_chunks().data<int32_t>() + document_;
     for (int64_t chunk = first[0]; chunk < first[1]; ++chunk) RunChunk(chunk);
-    Save(a_.final_DHKW, a_.final_max_DH, document_);
+    Save(a_.final_DHKW, a_.final_max_DH, FinalRow(a_.final_DHKW, a_.documents, document_));
   }
 
  private:
   // This head's state i of x [·, heads, K, W], and its number i of x [·, heads].
   T* State(const Tensor& x, int64_t i) const {
-    if (!x.defined()) return nullptr;
+    if (!x.defined() || i < 0) return nullptr;
     return x.data<T>() + (i * x.dim(1) + head_) * k_ * (v_ + 1);
   }
   T* Scalar(const Tensor& x, int64_t i) const { return x.data<T>() + i * x.dim(1) + head_; }
@@ -47,6 +48,15 @@ class ForwardPass {
     Save(a_.states_CHKW, a_.maxes_CH, chunk);
     chunk_.Load(a_, rows, head_, max_);
 
+    if (a_.o_NHV.defined()) Outputs(rows);
+
+    Scale(chunk_.gates.keep, k_ * ld_w, state_);
+    ProductTransposed<true>(k_, ld_w, n, chunk_.k_write, ld_k, chunk_.v, ld_w, state_, ld_w);
+    max_ = chunk_.gates.out;
+  }
+
+  void Outputs(const ChunkRows& rows) {
+    const int64_t n = rows.padded, ld_w = chunk_.ld_w, ld_k = chunk_.ld_k;
     Product<false>(n, ld_w, k_, chunk_.q_read, ld_k, state_, ld_w, y_, ld_w);
     LowerTimes<true>(n, ld_w, chunk_.attention, chunk_.v, ld_w, y_);
     for (int64_t r = 0; r < rows.rows; ++r) {
@@ -57,10 +67,6 @@ class ForwardPass {
       for (int64_t j = 0; j < v_; ++j) o[j] = y[j] * inverse;
       if (a_.den_NH.defined()) *Scalar(a_.den_NH, rows.token + r) = den;
     }
-
-    Scale(chunk_.gates.keep, k_ * ld_w, state_);
-    ProductTransposed<true>(k_, ld_w, n, chunk_.k_write, ld_k, chunk_.v, ld_w, state_, ld_w);
-    max_ = chunk_.gates.out;
   }
 
   const ScanMlstmForwardArgs& a_;
@@ -79,7 +85,9 @@ void ScanMlstmForward(Stream&, const ScanMlstmForwardArgs& a) {
 #pragma omp parallel for schedule(dynamic) collapse(2)
     for (int64_t d = 0; d < a.documents.count(); ++d) {
       for (int64_t h = 0; h < a.q_NHK.dim(1); ++h) {
-        ForwardPass<T>(a, d, h, Scratch::Restart()).Run();
+        if (a.o_NHV.defined() || FinalRow(a.final_DHKW, a.documents, d) >= 0) {
+          ForwardPass<T>(a, d, h, Scratch::Restart()).Run();
+        }
       }
     }
   });

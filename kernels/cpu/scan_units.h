@@ -20,7 +20,7 @@ struct ScanUnit {
 };
 
 // A unit's lanes of states x [·, heads, K, V] and of values x [N, heads, V], to and from scratch of
-// stride ld. Undefined tensors are zero, and take nothing.
+// stride ld. Undefined tensors, and state -1, are zero and take nothing.
 template <class T>
 struct ScanLanes {
   ScanLanes(const ScanUnit& of, const Tensor& q_NHK, const Tensor& v_NGV)
@@ -52,7 +52,7 @@ struct ScanLanes {
 
  private:
   T* State(const Tensor& x, int64_t i) const {
-    if (!x.defined()) return nullptr;
+    if (!x.defined() || i < 0) return nullptr;
     return x.data<T>() + (i * heads + unit.head) * k * v + unit.begin;
   }
   T* Values(const Tensor& x, int64_t token) const {

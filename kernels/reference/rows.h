@@ -7,9 +7,9 @@
 
 namespace lt2::reference {
 
-// Row (i, j) of x [I, J, …]; null where x is undefined.
+// Row (i, j) of x [I, J, …]; null where x is undefined, or i is -1.
 inline double* RowAt(const Tensor& x, int64_t i, int64_t j) {
-  if (!x.defined()) return nullptr;
+  if (!x.defined() || i < 0) return nullptr;
   return x.data<double>() + (i * x.dim(1) + j) * (x.size() / (x.dim(0) * x.dim(1)));
 }
 

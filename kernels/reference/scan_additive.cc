@@ -57,12 +57,14 @@ void ScanAdditiveForward(Stream&, const ScanAdditiveForwardArgs& a) {
   for (int64_t i = 0; i < a.documents.count(); ++i) {
     for (int64_t h = 0; h < heads; ++h) {
       std::vector<double> s(K * V, 0.0);
-      if (const double* s0 = RowAt(a.initial_DGKV, i, h)) s.assign(s0, s0 + K * V);
+      if (const double* s0 = RowAt(a.initial_DGKV, InitialRow(a.initial_DGKV, i), h))
+        s.assign(s0, s0 + K * V);
       for (int64_t t = cu[i]; t < cu[i + 1]; ++t) {
         Advance(DecayOf(a, t, h), RowAt(a.k_NHK, t, h / group), RowAt(a.v_NGV, t, h), V, s.data());
         Read(RowAt(a.q_NHK, t, h / group), K, V, a.scale, s.data(), RowAt(a.o_NGV, t, h));
       }
-      if (double* to = RowAt(a.final_DGKV, i, h)) std::copy(s.begin(), s.end(), to);
+      if (double* to = RowAt(a.final_DGKV, FinalRow(a.final_DGKV, a.documents, i), h))
+        std::copy(s.begin(), s.end(), to);
     }
   }
 }
@@ -76,7 +78,8 @@ void ScanAdditiveBackward(Stream&, const ScanAdditiveBackwardArgs& a) {
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t tokens = cu[i + 1] - cu[i];
       std::vector<double> s((tokens + 1) * size, 0.0);  // S before each token
-      if (const double* s0 = RowAt(a.initial_DGKV, i, h)) std::copy(s0, s0 + size, s.begin());
+      if (const double* s0 = RowAt(a.initial_DGKV, InitialRow(a.initial_DGKV, i), h))
+        std::copy(s0, s0 + size, s.begin());
       for (int64_t n = 0; n < tokens; ++n) {
         double* next = &s[(n + 1) * size];
         std::copy(next - size, next, next);
@@ -84,7 +87,8 @@ void ScanAdditiveBackward(Stream&, const ScanAdditiveBackwardArgs& a) {
                 RowAt(a.v_NGV, cu[i] + n, h), V, next);
       }
       std::vector<double> ds(size, 0.0);
-      if (const double* end = RowAt(a.dfinal_DGKV, i, h)) ds.assign(end, end + size);
+      if (const double* end = RowAt(a.dfinal_DGKV, FinalRow(a.dfinal_DGKV, a.documents, i), h))
+        ds.assign(end, end + size);
       for (int64_t n = tokens - 1; n >= 0; --n) {
         const int64_t t = cu[i] + n;
         const double *q = RowAt(a.q_NHK, t, h / group), *k = RowAt(a.k_NHK, t, h / group);
@@ -112,7 +116,7 @@ void ScanAdditiveBackward(Stream&, const ScanAdditiveBackwardArgs& a) {
         const double dg_sum = std::accumulate(dg.begin(), dg.end(), 0.0);
         AddRow(a.dg_NG, t, h, {&dg_sum, 1});
       }
-      AddRow(a.dinitial_DGKV, i, h, ds);
+      AddRow(a.dinitial_DGKV, InitialRow(a.dinitial_DGKV.to, i), h, ds);
     }
   }
 }

@@ -89,13 +89,15 @@ void ScanDeltaForward(Stream&, const ScanDeltaForwardArgs& a) {
   for (int64_t d = 0; d < a.documents.count(); ++d) {
     for (int64_t h = 0; h < heads; ++h) {
       std::vector<double> s(sizes.k * sizes.v, 0.0);
-      if (const double* s0 = RowAt(a.initial_DGKV, d, h)) s.assign(s0, s0 + s.size());
+      if (const double* s0 = RowAt(a.initial_DGKV, InitialRow(a.initial_DGKV, d), h))
+        s.assign(s0, s0 + s.size());
       for (int64_t t = cu[d]; t < cu[d + 1]; ++t) {
         Advance(sizes, RowAt(a.q_NHK, t, h / group), RowAt(a.k_NHK, t, h / group),
                 RowAt(a.v_NGV, t, h), RowAt(Either(a.g_NG, a.g_NGK), t, h), *RowAt(a.beta_NG, t, h),
                 s.data(), error.data(), RowAt(a.o_NGV, t, h));
       }
-      if (double* to = RowAt(a.final_DGKV, d, h)) std::copy(s.begin(), s.end(), to);
+      if (double* to = RowAt(a.final_DGKV, FinalRow(a.final_DGKV, a.documents, d), h))
+        std::copy(s.begin(), s.end(), to);
     }
   }
 }
@@ -110,7 +112,8 @@ void ScanDeltaBackward(Stream&, const ScanDeltaBackwardArgs& a) {
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t tokens = cu[d + 1] - cu[d];
       std::vector<double> s((tokens + 1) * size, 0.0), ds(size, 0.0);  // S before each token
-      if (const double* s0 = RowAt(a.initial_DGKV, d, h)) std::copy(s0, s0 + size, s.begin());
+      if (const double* s0 = RowAt(a.initial_DGKV, InitialRow(a.initial_DGKV, d), h))
+        std::copy(s0, s0 + size, s.begin());
       const auto token = [&](const auto& visit, int64_t i) {
         const int64_t t = cu[d] + i;
         return visit(t, RowAt(a.q_NHK, t, h / group), RowAt(a.k_NHK, t, h / group),
@@ -126,7 +129,8 @@ void ScanDeltaBackward(Stream&, const ScanDeltaBackwardArgs& a) {
             },
             i);
       }
-      if (const double* end = RowAt(a.dfinal_DGKV, d, h)) ds.assign(end, end + size);
+      if (const double* end = RowAt(a.dfinal_DGKV, FinalRow(a.dfinal_DGKV, a.documents, d), h))
+        ds.assign(end, end + size);
       for (int64_t i = tokens - 1; i >= 0; --i) {
         token(
             [&](int64_t t, auto* q, auto* k, auto* v, auto* g, double beta) {
@@ -141,7 +145,7 @@ void ScanDeltaBackward(Stream&, const ScanDeltaBackwardArgs& a) {
             },
             i);
       }
-      AddRow(a.dinitial_DGKV, d, h, ds);
+      AddRow(a.dinitial_DGKV, InitialRow(a.dinitial_DGKV.to, d), h, ds);
     }
   }
 }

@@ -61,9 +61,10 @@ Token TokenOf(const Args& a, int64_t t, int64_t h) {
 template <class Args>
 State InitialState(const Args& a, int64_t document, int64_t head) {
   const int64_t size = a.q_NHK.dim(2) * (a.v_NHV.dim(2) + 1);
-  const double* s = RowAt(a.initial_DHKW, document, head);
+  const int64_t row = InitialRow(a.initial_DHKW, document);
+  const double* s = RowAt(a.initial_DHKW, row, head);
   if (s == nullptr) return {.s = std::vector<double>(size, 0.0)};
-  return {.s = {s, s + size}, .m = *RowAt(a.initial_max_DH, document, head)};
+  return {.s = {s, s + size}, .m = *RowAt(a.initial_max_DH, row, head)};
 }
 
 // dS after o_t becomes dS before the token; `before` is the state then. d_o may be null.
@@ -116,11 +117,11 @@ void ScanMlstmForward(Stream&, const ScanMlstmForwardArgs& a) {
       for (int64_t t = cu[d]; t < cu[d + 1]; ++t) {
         const Token token = TokenOf(a, t, h);
         token.Advance(state);
-        token.Output(state, RowAt(a.o_NHV, t, h));
+        if (double* o = RowAt(a.o_NHV, t, h)) token.Output(state, o);
       }
-      if (double* to = RowAt(a.final_DHKW, d, h)) {
+      if (double* to = RowAt(a.final_DHKW, FinalRow(a.final_DHKW, a.documents, d), h)) {
         std::copy(state.s.begin(), state.s.end(), to);
-        *RowAt(a.final_max_DH, d, h) = state.m;
+        *RowAt(a.final_max_DH, FinalRow(a.final_max_DH, a.documents, d), h) = state.m;
       }
     }
   }
@@ -139,9 +140,10 @@ void ScanMlstmBackward(Stream&, const ScanMlstmBackwardArgs& a) {
         before.push_back(next);
       }
       std::vector<double> ds(size, 0.0);
-      if (const double* end = RowAt(a.dfinal_DHKW, d, h)) ds.assign(end, end + size);
+      if (const double* end = RowAt(a.dfinal_DHKW, FinalRow(a.dfinal_DHKW, a.documents, d), h))
+        ds.assign(end, end + size);
       for (int64_t t = cu[d + 1] - 1; t >= cu[d]; --t) Retreat(a, t, h, before[t - cu[d]], ds);
-      AddRow(a.dinitial_DHKW, d, h, ds);
+      AddRow(a.dinitial_DHKW, InitialRow(a.dinitial_DHKW.to, d), h, ds);
     }
   }
 }

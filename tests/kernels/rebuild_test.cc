@@ -87,7 +87,7 @@ class Layer {
                              .g_NGK = {},
                              .beta_NG = beta,
                              .initial_state_DGKV = {}},
-                            0.25, documents, false)
+                            0.25, documents, FinalStates::kNone)
                       .o_NGV;
     const Var gated = GatedRmsNorm(tape, Reshape(o, {kTokens, kHeads * kValue}),
                                    Project(tape, normed, "gate", kHeads * kValue),

@@ -75,7 +75,8 @@ TEST_P(ScanDeltaTest, StepsAreTheScan) {
     Tape tape(stream);
     const ScanDeltaInputs in = on.Inputs(tape);
     const std::vector<int32_t> cu = {0, length, 2 * length};
-    const ScanOutputs scan = ScanDelta(tape, in, 0.2, Documents::Of(cu, on.device), true);
+    const ScanOutputs scan =
+        ScanDelta(tape, in, 0.2, Documents::Of(cu, on.device), FinalStates::kAll);
 
     const auto time_rows = [&](const Tensor& x, int64_t t) {  // token t of every sequence
       Shape shape = x.shape();
@@ -149,7 +150,7 @@ TEST_P(ScanDeltaCapacity, SparesCapacityAndSurvivesRecompute) {
                                          .g_NGK = channels ? x[3] : Var(),
                                          .beta_NG = x[4],
                                          .initial_state_DGKV = x[5]},
-                                        0.3, documents, true);
+                                        0.3, documents, FinalStates::kAll);
       return std::vector<Var>{out.o_NGV, out.final_state_DGKV};
     };
     const std::vector<Var> out = recompute ? tape.Recompute(leaves, scan) : scan(tape, leaves);

@@ -75,7 +75,7 @@ Result RunScan(const Problem& problem, Backend backend, DType dtype) {
                                .initial_state_DHKW = in("state"),
                                .initial_max_DH = problem.Make("max", dtype, stream.device)};
   const Documents documents = Documents::Of(problem.cu_seqlens, stream.device);
-  const ScanMlstmOutputs out = ScanMlstm(tape, inputs, kScale, documents, true);
+  const ScanMlstmOutputs out = ScanMlstm(tape, inputs, kScale, documents, FinalStates::kAll);
   const std::vector<Var> wrt = {inputs.q_NHK, inputs.k_NHK, inputs.v_NHV,
                                 inputs.i_NH,  inputs.f_NH,  inputs.initial_state_DHKW};
   const std::vector<Tensor> grads =
@@ -255,7 +255,7 @@ TEST(ScanMlstm, SparesCapacityAndSurvivesRecompute) {
                                .i_NH = x[3],
                                .f_NH = x[4],
                                .initial_state_DHKW = {}};
-      const ScanMlstmOutputs out = ScanMlstm(t, in, kScale, documents, true);
+      const ScanMlstmOutputs out = ScanMlstm(t, in, kScale, documents, FinalStates::kAll);
       return std::vector<Var>{out.o_NHV, out.final_state_DHKW};
     };
     const std::vector<Var> out = recompute ? tape.Recompute(leaves, scan) : scan(tape, leaves);

@@ -47,7 +47,7 @@ Batch RandomBatch(int64_t vocab, uint64_t number) {
 // A model being trained, and what tests do to it.
 struct Training {
   explicit Training(const StepOptions& options)
-      : dp(MakeGroupOfOne()), step(options, {.dp = 1}, *dp) {
+      : world(MakeGroupOfOne()), groups(MakeGroups(*world, {})), step(options, {}, groups) {
     step.InitializeParameters(kSeed);
     step.ReserveWorkspace(int64_t{8} << 20);
   }
@@ -70,7 +70,8 @@ struct Training {
     return state;
   }
 
-  std::unique_ptr<Communicator> dp;
+  std::unique_ptr<Communicator> world;
+  RankGroups groups;
   TrainStep step;
 };
 

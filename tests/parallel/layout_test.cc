@@ -33,7 +33,7 @@ void CheckTiling(const std::vector<ParamSpec>& specs, const LayoutTable& table) 
       ASSERT_GE(count, 0);
       sum += count;
     }
-    ASSERT_EQ(static_cast<int>(bucket.shard_counts.size()), table.dp);
+    ASSERT_EQ(static_cast<int>(bucket.shard_counts.size()), table.replicas);
     ASSERT_EQ(sum, bucket.elements);
   }
   ASSERT_EQ(table.entries.size(), specs.size());
@@ -57,7 +57,7 @@ void CheckTiling(const std::vector<ParamSpec>& specs, const LayoutTable& table) 
   }
   for (size_t b = 0; b < table.buckets.size(); ++b) {
     int64_t at = 0;
-    for (int rank = 0; rank < table.dp; ++rank) {
+    for (int rank = 0; rank < table.replicas; ++rank) {
       for (int64_t end = at + table.buckets[b].shard_counts[rank]; at < end; ++at) {
         EXPECT_TRUE(owner_of[b][at] == rank || owner_of[b][at] == -1) << at;
       }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Whole runs of the program under mpirun, and what may befall them.
-#   train_test.sh PROGRAM resume|damage|death|space|ranks [cpu|cuda]
+#   train_test.sh PROGRAM resume|damage|death|space|ranks|meshes [cpu|cuda]
 # On cuda two ranks need two GPUs: skipped by code 77 where there are fewer.
 set -euo pipefail
 
@@ -199,6 +199,22 @@ test_space() {
   grep -q "No space left.*$(basename "$good")\|$(basename "$good").*No space left" "$folder/space.log" ||
     fail "the message names neither the reason nor the last good checkpoint, $good"
   expect 0 "$lt2" ckpt verify "$good" > "$folder/verify.log" 2>&1
+}
+
+# Losses in float64 agree whatever the mesh, and a run goes on from another mesh's checkpoint.
+test_meshes() {
+  local exact=(--set parallel.precision=fp64 --max-steps 6)
+  expect 0 train 1 alone "${exact[@]}"
+  expect 0 train 4 mixed --set parallel.cp=2 "${exact[@]}"
+  expect 0 train 3 chain --set parallel.cp=3 --set parallel.state_exchange=chain "${exact[@]}"
+  expect 0 train 1 moved --set parallel.precision=fp64 --max-steps 3
+  expect 0 train 2 moved --set parallel.cp=2 "${exact[@]}"
+  local run
+  for run in mixed chain moved; do
+    losses "$run" | paste -d' ' - <(losses alone) | awk '
+      $1 != $3 || ($2 - $4) ^ 2 > (1e-10 * $4) ^ 2 { print; bad = 1 }
+      END { exit bad || NR != 6 }' || fail "the losses of '$run' are not those of one rank"
+  done
 }
 
 # once LOG TEXT: in exactly one line.

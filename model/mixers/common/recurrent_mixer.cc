@@ -2,6 +2,7 @@
 
 #include "kernels/l2_norm.h"
 #include "kernels/short_conv.h"
+#include "parallel/token_exchange.h"
 
 namespace lt2 {
 
@@ -12,7 +13,7 @@ Var RecurrentRun::Finish(const ScanOutputs& out, int entry) const {
 
 Var RecurrentRun::Scan(Tape& tape, const ScanAdditiveInputs& in, double scale, int entry) const {
   if (documents_ != nullptr) {
-    return Finish(ScanAdditive(tape, in, scale, *documents_, state_ != nullptr), entry);
+    return Finish(ScanAdditive(tape, in, scale, *documents_, final_states(), link()), entry);
   }
   const Tensor& v = in.v_NGV.value;
   const Tensor o = Tensor::Empty(v.shape(), v.dtype(), v.device());
@@ -30,7 +31,7 @@ Var RecurrentRun::Scan(Tape& tape, const ScanAdditiveInputs& in, double scale, i
 
 Var RecurrentRun::Scan(Tape& tape, const ScanDeltaInputs& in, double scale, int entry) const {
   if (documents_ != nullptr) {
-    return Finish(ScanDelta(tape, in, scale, *documents_, state_ != nullptr), entry);
+    return Finish(ScanDelta(tape, in, scale, *documents_, final_states(), link()), entry);
   }
   const Tensor& v = in.v_NGV.value;
   const Tensor o = Tensor::Empty(v.shape(), v.dtype(), v.device());
@@ -48,7 +49,7 @@ Var RecurrentRun::Scan(Tape& tape, const ScanDeltaInputs& in, double scale, int 
 
 Var RecurrentRun::Scan(Tape& tape, const ScanMlstmInputs& in, double scale, int entry) const {
   if (documents_ != nullptr) {
-    const ScanMlstmOutputs out = ScanMlstm(tape, in, scale, *documents_, state_ != nullptr);
+    const ScanMlstmOutputs out = ScanMlstm(tape, in, scale, *documents_, final_states(), link());
     if (state_ != nullptr) {
       (*state_)[entry].CopyFrom(out.final_state_DHKW.value);
       (*state_)[entry + 1].CopyFrom(out.final_max_DH);
@@ -71,7 +72,7 @@ Var RecurrentRun::Scan(Tape& tape, const ScanMlstmInputs& in, double scale, int 
 
 Var RecurrentRun::Scan(Tape& tape, const SsdInputs& in, const SsdParams& params, int entry) const {
   if (documents_ == nullptr) return SsdStep(tape, in, params, (*state_)[entry]);
-  return Finish(Ssd(tape, in, params, *documents_, state_ != nullptr), entry);
+  return Finish(Ssd(tape, in, params, *documents_, final_states(), link()), entry);
 }
 
 void RecurrentRun::RememberTail(Tape& tape, const Var& x_NC, int entry) const {
@@ -93,7 +94,13 @@ Var RecurrentRun::Conv(Tape& tape, const Var& x_NC, Param& w_CW, Param* bias_C, 
     return tape.Input(y);
   }
   RememberTail(tape, x_NC, entry);
-  return ShortConv(tape, x_NC, w_CW, bias_C, silu, *documents_);
+  const int64_t reach = w_CW.value.dim(1) - 1;
+  if (shard_ == nullptr || reach == 0) {
+    return ShortConv(tape, x_NC, w_CW, bias_C, silu, *documents_);
+  }
+  const Var context = LeftContext(tape, std::span(&x_NC, 1), *shard_, reach)[0];
+  const Var y = ShortConv(tape, context, w_CW, bias_C, silu, shard_->context(reach));
+  return OwnTokens(tape, y, *shard_, reach);
 }
 
 std::array<Var, kQkv> RecurrentRun::Conv(Tape& tape, const std::array<Var, kQkv>& x_NC,
@@ -101,7 +108,15 @@ std::array<Var, kQkv> RecurrentRun::Conv(Tape& tape, const std::array<Var, kQkv>
                                          double eps, int first_entry) const {
   if (documents_ != nullptr) {
     for (int p = 0; p < kQkv; ++p) RememberTail(tape, x_NC[p], first_entry + p);
-    return QkvConv(tape, x_NC, w_CW, head_dim, eps, *documents_);
+    const int64_t reach = w_CW[0]->value.dim(1) - 1;
+    if (shard_ == nullptr || reach == 0) {
+      return QkvConv(tape, x_NC, w_CW, head_dim, eps, *documents_);
+    }
+    const std::vector<Var> context = LeftContext(tape, x_NC, *shard_, reach);
+    std::array<Var, kQkv> y = QkvConv(tape, {context[0], context[1], context[2]}, w_CW, head_dim,
+                                      eps, shard_->context(reach));
+    for (Var& part : y) part = OwnTokens(tape, part, *shard_, reach);
+    return y;
   }
   const auto step = [&](int p) {
     return Conv(tape, x_NC[p], *w_CW[p], nullptr, /*silu=*/true, first_entry + p);

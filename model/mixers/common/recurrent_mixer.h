@@ -17,8 +17,9 @@ class RecurrentRun {
  public:
   explicit RecurrentRun(const MixerContext& context)
       : documents_(&context.documents),
+        shard_(context.shard),
         state_(context.state),
-        positions_(context.documents.positions()) {}
+        positions_(context.documents.whole_positions()) {}
   RecurrentRun(MixerState& state, const StepContext& context)
       : state_(&state), positions_(context.positions_B) {}
 
@@ -38,10 +39,15 @@ class RecurrentRun {
                              int first_entry) const;
 
  private:
+  StateLink* link() const { return shard_ != nullptr ? &shard_->link() : nullptr; }
+  FinalStates final_states() const {
+    return state_ != nullptr ? FinalStates::kAll : FinalStates::kNone;
+  }
   Var Finish(const ScanOutputs& out, int entry) const;
   void RememberTail(Tape& tape, const Var& x_NC, int entry) const;
 
   const Documents* documents_ = nullptr;  // null: one token per sequence
+  ContextShard* shard_ = nullptr;         // null: all tokens are here
   MixerState* state_;                     // null: nothing is remembered
   Tensor positions_;
 };

@@ -12,6 +12,7 @@
 #include "kernels/rms_norm.h"
 #include "model/init.h"
 #include "model/mixers/common/fill_cache.h"
+#include "model/mixers/common/seen_tokens.h"
 
 namespace lt2 {
 namespace {
@@ -100,28 +101,29 @@ Var SoftmaxAttention::RotatedHeads(Tape& tape, const Var& x_NC, int64_t heads, P
 
 MixerOutput SoftmaxAttention::Forward(Tape& tape, const Var& x_ND, const MixerContext& context) {
   const Documents& documents = context.documents;
+  const Tensor& positions = documents.whole_positions();
   const int64_t tokens = documents.tokens();
   const int64_t heads = options_.heads, kv_heads = options_.kv_heads, dim = options_.head_dim;
-  const Var q =
-      RotatedHeads(tape, Linear(tape, x_ND, q_proj_), heads, q_norm_, documents.positions());
-  const Var k =
-      RotatedHeads(tape, Linear(tape, x_ND, k_proj_), kv_heads, k_norm_, documents.positions());
-  const Var v = Reshape(Linear(tape, x_ND, v_proj_), {tokens, kv_heads, dim});
+  const Var q = RotatedHeads(tape, Linear(tape, x_ND, q_proj_), heads, q_norm_, positions);
+  Var k = RotatedHeads(tape, Linear(tape, x_ND, k_proj_), kv_heads, k_norm_, positions);
+  Var v = Reshape(Linear(tape, x_ND, v_proj_), {tokens, kv_heads, dim});
   if (context.state != nullptr) {
     FillCache(k.value, documents, 1, (*context.state)[0]);
     FillCache(v.value, documents, 1, (*context.state)[1]);
   }
 
   const AttentionOptions attention = OptionsOfLoop(context.loop);
+  const int64_t reach = attention.window == 0 ? kAllBefore : attention.window - 1;
+  const Documents& seen = SeenTokens(tape, context, reach, {&k, &v});
   Tensor lse_NH;
-  Var o = Attention(tape, q, k, v, attention, documents, &lse_NH);
+  Var o = Attention(tape, q, k, v, attention, seen, &lse_NH);
   if (context.first_token_mass.defined()) {
     FirstTokenMass(tape.stream(), {.q_NHD = q.value,
                                    .k_NGD = k.value,
                                    .lse_NH = lse_NH,
                                    .mass = context.first_token_mass,
                                    .options = attention,
-                                   .documents = documents});
+                                   .documents = seen});
   }
   o = Reshape(o, {tokens, heads * dim});
   if (gate_proj_ != nullptr) o = SigmoidGate(tape, o, Linear(tape, x_ND, *gate_proj_));

@@ -16,6 +16,7 @@
 #include "kernels/selected_attention.h"
 #include "model/init.h"
 #include "model/mixers/common/fill_cache.h"
+#include "model/mixers/common/seen_tokens.h"
 
 namespace lt2 {
 namespace {
@@ -139,20 +140,23 @@ MixerOutput DeepSeekSparseAttention::Forward(Tape& tape, const Var& x_ND,
   const bool trains = !options_.as_released && tape.saves();
   Tape silent(tape.stream());
   silent.set_recording(false);
-  const Index index = IndexOf(trains ? tape : silent, tape.Input(x_ND.value));
-  const int64_t selected = std::min(options_.top_k, N);
-  const Tensor keys_NS = LightningIndexer(tape, index.a_NJC.value, index.b_NC.value,
-                                          index.w_NJ.value, selected, documents);
+  Tape& index_tape = trains ? tape : silent;
+  Index index = IndexOf(index_tape, tape.Input(x_ND.value));
   const Var q = Reshape(Linear(tape, x_ND, q_proj_), {N, H, D});
-  const Var kv = Reshape(Linear(tape, x_ND, kv_proj_), {N, 1, D});
+  Var kv = Reshape(Linear(tape, x_ND, kv_proj_), {N, 1, D});
   if (context.state != nullptr) {
     FillCache(kv.value, documents, 1, (*context.state)[0]);
     FillCache(index.b_NC.value, documents, 1, (*context.state)[1]);
   }
+  SeenTokens(index_tape, context, kAllBefore, {&index.b_NC});
+  const Documents& seen = SeenTokens(tape, context, kAllBefore, {&kv});
+  const int64_t selected = std::min(options_.top_k, seen.tokens());
+  const Tensor keys_NS =
+      LightningIndexer(tape, index.a_NJC.value, index.b_NC.value, index.w_NJ.value, selected, seen);
   Tensor lse_NH;
   const Var o =
       SelectedAttention(tape, q, kv, LeadingChannels(tape, kv, options_.value_dim),
-                        keys_NS.Reshape({N, 1, selected}), {.scale = scale()}, documents, &lse_NH);
+                        keys_NS.Reshape({N, 1, selected}), {.scale = scale()}, seen, &lse_NH);
   MixerOutput out{.y_ND = Linear(tape, Reshape(o, {N, H * options_.value_dim}), o_proj_)};
   if (options_.as_released) out.y_ND = Untrained(tape, out.y_ND, {&index_q_, &index_k_});
   if (trains) {
@@ -162,7 +166,7 @@ MixerOutput DeepSeekSparseAttention::Forward(Tape& tape, const Var& x_ND,
                                       .lse_NH = lse_NH,
                                       .keys_NS = keys_NS,
                                       .scale = scale(),
-                                      .documents = documents},
+                                      .documents = seen},
                                      options_.index_loss);
   }
   return out;

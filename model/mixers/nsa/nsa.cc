@@ -16,6 +16,7 @@
 #include "kernels/selected_attention.h"
 #include "model/init.h"
 #include "model/mixers/common/fill_cache.h"
+#include "model/mixers/common/seen_tokens.h"
 
 namespace lt2 {
 namespace {
@@ -103,19 +104,21 @@ MixerOutput NativeSparseAttention::Forward(Tape& tape, const Var& x_ND,
                                            const MixerContext& context) {
   const Documents& documents = context.documents;
   const int64_t block = options_.block_size;
-  const auto [q, k, v] = Project(tape, x_ND, documents.positions());
+  auto [q, k, v] = Project(tape, x_ND, documents.whole_positions());
+  if (context.state != nullptr) {
+    FillCache(k.value, documents, 1, (*context.state)[kKeys]);
+    FillCache(v.value, documents, 1, (*context.state)[kValues]);
+  }
+  const Documents& seen = SeenTokens(tape, context, kAllBefore, {&k, &v});
   const NsaOutput out = NsaAttention(tape, q, k, v, Gates(tape, x_ND),
                                      {.scale = scale_,
                                       .block = block,
                                       .selected = options_.block_counts,
                                       .window = options_.window},
-                                     documents);
+                                     seen);
   if (context.state != nullptr) {
-    const MixerState& state = *context.state;
-    FillCache(k.value, documents, 1, state[kKeys]);
-    FillCache(v.value, documents, 1, state[kValues]);
-    FillCache(out.k_CGD, documents, block, state[kMeanKeys]);
-    FillCache(out.v_CGE, documents, block, state[kMeanValues]);
+    FillCache(out.k_CGD, documents, block, (*context.state)[kMeanKeys]);
+    FillCache(out.v_CGE, documents, block, (*context.state)[kMeanValues]);
   }
   const int64_t inner = options_.heads * options_.head_dim;
   return {.y_ND = Linear(tape, Reshape(out.o_NHE, {documents.tokens(), inner}), o_proj_)};

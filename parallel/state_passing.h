@@ -1,0 +1,62 @@
+// States of linear mixers, handed on along the ranks of a context-parallel group.
+//
+// kGather: every rank gives what its tokens leave (E) and how a state goes through them (M); one
+// all-gather later each folds those of the ranks before it into its own S_in, in rank order.
+// Backward gathers the gradients of the S_in and folds those of the ranks after it with M^T.
+//
+// kChain: a rank waits for its S_in, makes the next one of it and sends that on; M stays at home.
+// Heads go in blocks, so that all ranks soon work. Backward runs the other way.
+//
+// States and maps are float32 (float64 in a float64 run). Numbers that a rank sends in a layer
+// visit, for G heads, states [K, V] and R ranks, whatever the number of tokens:
+//
+//            forward          backward      messages
+//   gather   G K (V + X)      G K V         to all R - 1 others, at once
+//   chain    G K V            G K V         to one neighbour, R - 1 times in a row
+//
+// X = K for the delta rule, else 1; mLSTM has V + 1 columns, and 2 G numbers of its frames in place
+// of X.
+#pragma once
+
+#include <vector>
+
+#include "core/upload.h"
+#include "kernels/state_fold.h"
+#include "kernels/state_link.h"
+#include "parallel/communicator.h"
+
+namespace lt2 {
+
+enum class StateExchange : uint8_t { kAuto, kGather, kChain };
+
+// kAuto: the chain where ranks are on several hosts, or more than 16: there bytes cost more than
+// steps.
+StateExchange ChosenExchange(StateExchange asked, const Communicator& cp);
+
+class StatePassing final : public StateLink {
+ public:
+  StatePassing(Communicator& cp, Device device, StateExchange exchange = StateExchange::kAuto);
+
+  // By rank: PartLink bits.
+  void Fill(std::span<const int32_t> links);
+
+  Incoming Receive(Stream& stream, const Segment& segment) override;
+  Tensor OutgoingGradient(Stream& stream, const Tensor& dincoming_1GKV, const Incoming& incoming,
+                          const Tensor& final_max_1G) override;
+
+ private:
+  // Every rank's message, [ranks, elements], from this rank's parts.
+  Tensor Gather(std::span<const Tensor> parts, const char* label);
+  Incoming ReceiveGathered(Stream& stream, const Segment& segment);
+  Incoming ReceiveFromLeft(Stream& stream, const Segment& segment);
+  Incoming ReceiveFramedFromLeft(Stream& stream, const Segment& segment);
+  Tensor GradientFromRight(Stream& stream, const Tensor& dincoming_1GKV, const Incoming& incoming,
+                           const Tensor& final_max_1G);
+
+  Communicator& cp_;
+  const bool chain_;
+  Upload links_;      // of all ranks
+  Upload own_links_;  // none, this rank's, and the next one's: a step of the chain as a fold
+};
+
+}  // namespace lt2

@@ -1,0 +1,173 @@
+// Mixers over tokens that several ranks share: what holds bit for bit.
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "core/philox.h"
+#include "core/strings.h"
+#include "kernels/case.h"
+#include "kernels/init.h"
+#include "model/mixers/registry.h"
+#include "parallel/thread_communicator.h"
+#include "tests/model/mixer_cases.h"
+
+namespace lt2 {
+namespace {
+
+constexpr int64_t kTokens = 151;
+const std::vector<int32_t> kDocuments = {0, 7, 55, 130, 151};
+
+// One mixer's outputs and input gradients, of all tokens.
+struct Result {
+  std::vector<double> y, dx;
+};
+
+std::vector<double> RandomRows(uint64_t seed, const char* name, int64_t width) {
+  return RandomNormal(seed, name, {kTokens, width}).values;
+}
+
+// Runs the case's first mixer on this rank's tokens. The shard may be null: then on all of them.
+void RunMixer(const MixerCase& mixer_case, DType dtype, const std::vector<double>& x,
+              ContextShard* shard, Result* result) {
+  const ModelConfig config = ConfigOf(mixer_case);
+  ParamSet params;
+  const std::unique_ptr<Mixer> mixer =
+      MakeMixer(mixer_case.mixers[0], config,
+                {.scope = ParamScope(params), .root = ParamScope(params), .layers = 1});
+  for (Param* param : params.all()) {
+    param->BindValue(Tensor::Empty(param->spec.shape, dtype, {}));
+    param->BindGradient(Tensor::Zeros(param->spec.shape, dtype, {}));
+    InitParam(*param, /*seed=*/3);
+    param->ExpectUses(1);
+  }
+  const Documents alone = Documents::Of(kDocuments, {});
+  const Documents& documents = shard != nullptr ? shard->documents() : alone;
+  const int64_t begin = shard != nullptr ? shard->begin() : 0, tokens = documents.tokens();
+  const auto own = [&](const std::vector<double>& rows) {
+    return Tensor::FromHost(std::span(rows).subspan(begin * config.width, tokens * config.width),
+                            {tokens, config.width}, dtype, {});
+  };
+  Stream stream;
+  Tape tape(stream);
+  const Var in = tape.Input(own(x), /*needs_grad=*/true);
+  const MixerOutput out = mixer->Forward(tape, in, {.documents = documents, .shard = shard});
+  std::vector<Tape::Seed> seeds = {
+      {out.y_ND,
+       own(RandomNormal(9, "dy", {static_cast<int64_t>(x.size()) / config.width, config.width})
+               .values)}};
+  if (out.auxiliary_loss.value.defined()) {
+    seeds.push_back(
+        {out.auxiliary_loss, Tensor::FromHost(std::vector<double>{1}, {1}, DType::kF64, {})});
+  }
+  const Tensor dx = tape.Backward(std::move(seeds), std::span(&in, 1))[0];
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  const auto put = [&](const Tensor& rows, std::vector<double>& to) {
+    to.resize(std::max<size_t>(to.size(), x.size()));
+    std::ranges::copy(rows.ToDoubles(), to.begin() + begin * config.width);
+  };
+  put(out.y_ND.value, result->y);
+  put(dx, result->dx);
+}
+
+Result RunOnRanks(int ranks, const MixerCase& mixer_case, DType dtype, const std::vector<double>& x,
+                  StateExchange exchange) {
+  Result result;
+  RunRanks(ranks, [&](Communicator& world) {
+    ContextShard shard(world, kTokens, 8, {}, exchange);
+    shard.Fill(kDocuments);
+    RunMixer(mixer_case, dtype, x, &shard, &result);
+  });
+  return result;
+}
+
+class ContextShardTest : public testing::TestWithParam<MixerCase> {};
+
+TEST_P(ContextShardTest, AGroupOfOneChangesNoBit) {
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    const std::vector<double> x = RandomRows(5, "x", ConfigOf(GetParam()).width);
+    Result alone;
+    RunMixer(GetParam(), dtype, x, nullptr, &alone);
+    for (const StateExchange exchange : {StateExchange::kGather, StateExchange::kChain}) {
+      const Result got = RunOnRanks(1, GetParam(), dtype, x, exchange);
+      EXPECT_EQ(got.y, alone.y);
+      EXPECT_EQ(got.dx, alone.dx);
+    }
+  }
+}
+
+TEST_P(ContextShardTest, DocumentsDoNotSeeEachOther) {
+  const int64_t width = ConfigOf(GetParam()).width;
+  const std::vector<double> x = RandomRows(5, "x", width), other = RandomRows(6, "x", width);
+  for (const int ranks : {2, 3, 4}) {
+    for (const StateExchange exchange : {StateExchange::kGather, StateExchange::kChain}) {
+      const Result before = RunOnRanks(ranks, GetParam(), DType::kF32, x, exchange);
+      for (size_t d = 0; d + 1 < kDocuments.size(); ++d) {
+        SCOPED_TRACE(StrCat(ranks, " ranks, document ", d, " changed"));
+        const int64_t begin = kDocuments[d] * width, end = kDocuments[d + 1] * width;
+        std::vector<double> changed = x;
+        std::copy(other.begin() + begin, other.begin() + end, changed.begin() + begin);
+        const Result after = RunOnRanks(ranks, GetParam(), DType::kF32, changed, exchange);
+        for (int64_t i = 0; i < kTokens * width; ++i) {
+          if (begin <= i && i < end) continue;
+          ASSERT_EQ(after.y[i], before.y[i]) << "output of token " << i / width;
+          ASSERT_EQ(after.dx[i], before.dx[i]) << "gradient of token " << i / width;
+        }
+      }
+    }
+  }
+}
+
+// What a rank's collectives carry in a layer visit, forward and backward, is the formula of
+// parallel/state_passing.h whatever the number of tokens.
+TEST(StateTraffic, IsTheFormulaAndDoesNotGrowWithTheSequence) {
+  struct Kind {
+    const char* mixer;
+    int64_t convolved;  // channels of short convolutions of width 4
+  };
+  // Of heads 4 (2 of them in groups), on a width of 32.
+  for (const Kind kind : {Kind{"gdn", 96}, {"mamba2", 192}, {"mlstm", 0}, {"retnet", 0}}) {
+    const MixerCase mixer_case{kind.mixer, {kind.mixer}};
+    const ModelConfig config = ConfigOf(mixer_case);
+    ParamSet params;
+    const Shape state =
+        MakeMixer(kind.mixer, config,
+                  {.scope = ParamScope(params), .root = ParamScope(params), .layers = 1})
+            ->StateSpec(1, 1, DType::kF32)[0]
+            .shape;
+    const int64_t G = state[1], K = state[2], V = state[3];
+    const int64_t map = std::string_view(kind.mixer) == "gdn"     ? G * K * K
+                        : std::string_view(kind.mixer) == "mlstm" ? 2 * G
+                                                                  : G * K;
+    for (const int64_t tokens : {151, 302}) {
+      SCOPED_TRACE(StrCat(kind.mixer, ", ", tokens, " tokens"));
+      const int ranks = 3;
+      RunRanks(ranks, [&](Communicator& world) {
+        ContextShard shard(world, tokens, 8, {}, StateExchange::kGather);
+        shard.Fill(std::vector<int32_t>{0, 40, static_cast<int32_t>(tokens)});
+        const std::vector<double> x = RandomNormal(5, "x", {tokens, config.width}).values;
+        Result unused;
+        RunMixer(mixer_case, DType::kF32, x, &shard, &unused);
+        const bool first = world.rank() == 0, last = world.rank() + 1 == ranks;
+        // Three rows of a convolution's input go right, and their gradients come back.
+        const int64_t halo = 3 * kind.convolved * ((last ? 0 : 1) + (first ? 0 : 1));
+        EXPECT_EQ(world.traffic().bytes, 4 * (2 * G * K * V + map + halo))
+            << "rank " << world.rank();
+      });
+    }
+  }
+}
+
+std::vector<MixerCase> FirstOfEach() {
+  std::vector<MixerCase> cases;
+  for (const MixerCase& mixer_case : AllMixerCases()) {
+    if (mixer_case.mixers.size() == 1) cases.push_back(mixer_case);
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Mixers, ContextShardTest, testing::ValuesIn(FirstOfEach()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace lt2
