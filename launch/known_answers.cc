@@ -11,6 +11,7 @@
 #include "core/status_macros.h"
 #include "core/strings.h"
 #include "model/mixers/registry.h"
+#include "parallel/thread_communicator.h"
 
 namespace lt2 {
 namespace {
@@ -89,53 +90,58 @@ void RunOperator(const OpCase& op_case, const CaseData& data, Device device, DTy
 }
 
 // Binds our parameters to what the file has for them. Theirs may be several of ours, row after row.
-absl::Status ImportParams(const h5::File& file, const std::string& path,
+absl::Status ImportParams(const HostArrays& theirs, const std::string& path,
                           const ForeignTable& foreign, Device device, DType dtype,
                           const ParamSet& params) {
-  struct Source {
-    HostArray array;
-    size_t used = 0;  // elements
-  };
-  std::map<std::string, Source> sources;
+  std::map<std::string, size_t> used;  // elements
   for (const ForeignTable::Name& name : foreign.params) {
     Param* param = params.Find(name.ours);
     if (param == nullptr) continue;
-    const auto [found, is_new] = sources.try_emplace(name.theirs);
-    Source& source = found->second;
-    if (is_new) {
-      ASSIGN_OR_RETURN(source.array, ReadArray(file, StrCat("params/", name.theirs)));
+    const auto found = theirs.find(name.theirs);
+    if (found == theirs.end()) {
+      return absl::DataLossError(
+          StrCat(path, " has no params/", name.theirs, " for our ", name.ours));
     }
+    size_t& begin = used[name.theirs];
     const Shape& shape = param->spec.shape;
-    const std::vector<double>& values = source.array.values;
-    if (source.used + shape.size() > values.size()) {
+    const std::vector<double>& values = found->second.values;
+    if (begin + shape.size() > values.size()) {
       return absl::DataLossError(StrCat(path, ": params/", name.theirs, " has shape ",
-                                        source.array.shape.ToString(), ", too small for our ",
+                                        found->second.shape.ToString(), ", too small for our ",
                                         name.ours, " ", shape.ToString()));
     }
-    const std::span<const double> part(values.data() + source.used, shape.size());
+    const std::span<const double> part(values.data() + begin, shape.size());
     const DType of_value = param->spec.elementwise ? AccumulatorOf(dtype) : dtype;
     param->BindValue(Tensor::FromHost(part, shape, of_value, device));
-    source.used += shape.size();
+    begin += shape.size();
   }
-  for (const auto& [name, source] : sources) {
-    if (source.used != source.array.values.size()) {
+  for (const auto& [name, elements] : used) {
+    const HostArray& array = theirs.at(name);
+    if (elements != array.values.size()) {
       return absl::DataLossError(StrCat(path, ": params/", name, " has shape ",
-                                        source.array.shape.ToString(), ", of which ours use ",
-                                        source.used, " elements"));
+                                        array.shape.ToString(), ", of which ours use ", elements,
+                                        " elements"));
+    }
+  }
+  for (const Param* param : params.all()) {
+    if (!param->value.defined()) {
+      return absl::DataLossError(StrCat(path, " has nothing for our ", param->spec.name));
     }
   }
   return absl::OkStatus();
 }
 
-// A layer of another library under its own names: built, filled through the import table, run.
-absl::Status RunLayer(const h5::File& file, const std::string& path, Device device, DType dtype,
-                      KnownAnswerResult* result) {
-  ASSIGN_OR_RETURN(const std::string kind, file.StringAttribute("/", "mixer"));
-  const std::vector<std::string> kinds = MixerKinds();
-  if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) {
-    result->skipped = StrCat("no mixer '", kind, "' in this version");
-    return absl::OkStatus();
-  }
+// A layer of another library under its own names.
+struct LayerCase {
+  std::string path, kind;
+  ModelConfig config;
+  HostArrays params;
+  HostArray x;  // [rows, tokens, width]
+  HostArrays outputs;
+};
+
+absl::StatusOr<LayerCase> ReadLayer(const h5::File& file, const std::string& path,
+                                    const std::string& kind) {
   ASSIGN_OR_RETURN(const std::string options_text, file.StringAttribute("/", "options"));
   const auto options = nlohmann::json::parse(options_text, nullptr, /*allow_exceptions=*/false);
   if (!options.is_object() || !options.contains("hidden_size")) {
@@ -170,26 +176,53 @@ absl::Status RunLayer(const h5::File& file, const std::string& path, Device devi
     }
   }
   config.mixer_options[kind] = table;
+  LayerCase layer{.path = path, .kind = kind, .config = config};
+  ASSIGN_OR_RETURN(layer.params, ReadGroup(file, "params"));
+  ASSIGN_OR_RETURN(layer.x, ReadArray(file, "inputs/x"));
+  ASSIGN_OR_RETURN(layer.outputs, ReadGroup(file, "outputs"));
+  return layer;
+}
 
+// Built, filled through the import table, and run over this rank's part of the rows; writes its
+// part of y.
+absl::Status RunLayer(const LayerCase& layer, Communicator& cp, Device device, DType dtype,
+                      std::vector<double>* y) {
   ParamSet params;
-  const std::unique_ptr<Mixer> mixer =
-      MakeMixer(kind, config, {.scope = ParamScope(params), .root = ParamScope(params)});
-  RETURN_IF_ERROR(ImportParams(file, path, foreign, device, dtype, params));
-  for (Param* param : params.all()) {
-    if (!param->value.defined()) {
-      return absl::DataLossError(StrCat(path, " has nothing for our ", param->spec.name));
-    }
-  }
-  ASSIGN_OR_RETURN(const HostArray x, ReadArray(file, "inputs/x"));
-  ASSIGN_OR_RETURN(const HostArrays want, ReadGroup(file, "outputs"));
+  const std::unique_ptr<Mixer> mixer = MakeMixer(
+      layer.kind, layer.config, {.scope = ParamScope(params), .root = ParamScope(params)});
+  RETURN_IF_ERROR(
+      ImportParams(layer.params, layer.path, ForeignNamesOf(layer.kind), device, dtype, params));
+  const int64_t rows = layer.x.shape[0], length = layer.x.shape[1], width = layer.config.width;
+  std::vector<int32_t> cu_seqlens;
+  for (int64_t r = 0; r <= rows; ++r) cu_seqlens.push_back(static_cast<int32_t>(r * length));
+  ContextShard shard(cp, rows * length, rows, device);
+  shard.Fill(cu_seqlens);
+  const std::span<const double> own(layer.x.values.data() + shard.begin() * width,
+                                    shard.tokens() * width);
   Stream stream{.device = device};
   Tape tape(stream);
   tape.set_recording(false);
-  const Documents rows = Documents::Rows(x.shape[0], x.shape[1], device);
-  const Tensor x_ND = Tensor::FromHost(x.values, {rows.tokens(), config.width}, dtype, device);
-  const Tensor y = mixer->Forward(tape, tape.Input(x_ND), {.documents = rows}).y_ND.value;
-  Compare({{"y", HostArray{.shape = x.shape, .values = y.ToDoubles()}}}, want, "",
-          AllowedOfLayer(dtype), &result->rows);
+  const Var x_ND = tape.Input(Tensor::FromHost(own, {shard.tokens(), width}, dtype, device));
+  const MixerContext context{.documents = shard.documents(),
+                             .shard = cp.size() > 1 ? &shard : nullptr};
+  const Tensor y_ND = mixer->Forward(tape, x_ND, context).y_ND.value;
+  std::ranges::copy(y_ND.ToDoubles(), y->begin() + shard.begin() * width);
+  return absl::OkStatus();
+}
+
+absl::Status CheckLayer(const LayerCase& layer, Device device, DType dtype, const Mesh& mesh,
+                        KnownAnswerResult* result) {
+  HostArray y{.shape = layer.x.shape, .values = std::vector<double>(layer.x.values.size())};
+  std::vector<absl::Status> statuses(mesh.cp);
+  if (mesh.cp == 1) {
+    statuses[0] = RunLayer(layer, *MakeGroupOfOne(), device, dtype, &y.values);
+  } else {
+    RunRanks(mesh.cp, [&](Communicator& cp) {
+      statuses[cp.rank()] = RunLayer(layer, cp, device, dtype, &y.values);
+    });
+  }
+  for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
+  Compare({{"y", y}}, layer.outputs, "", AllowedOfLayer(dtype), &result->rows);
   return absl::OkStatus();
 }
 
@@ -225,12 +258,23 @@ absl::StatusOr<std::vector<std::string>> FindKnownAnswers(const std::vector<std:
 }
 
 absl::StatusOr<KnownAnswerResult> CheckKnownAnswer(const std::string& path, Device device,
-                                                   DType dtype) {
+                                                   DType dtype, const Mesh& mesh) {
   ASSIGN_OR_RETURN(const h5::File file, h5::File::Open(path));
   ASSIGN_OR_RETURN(const std::string op, file.StringAttribute("/", "op"));
   KnownAnswerResult result{.name = std::filesystem::path(path).stem().string()};
   if (op == "layer") {
-    RETURN_IF_ERROR(RunLayer(file, path, device, dtype, &result));
+    ASSIGN_OR_RETURN(const std::string kind, file.StringAttribute("/", "mixer"));
+    const std::vector<std::string> kinds = MixerKinds();
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) {
+      result.skipped = StrCat("no mixer '", kind, "' in this version");
+      return result;
+    }
+    ASSIGN_OR_RETURN(const LayerCase layer, ReadLayer(file, path, kind));
+    RETURN_IF_ERROR(CheckLayer(layer, device, dtype, mesh, &result));
+    return result;
+  }
+  if (mesh.size() > 1) {
+    result.skipped = "ranks share the tokens of whole layers";
     return result;
   }
   const OpCase* op_case = FindOpCase(op);

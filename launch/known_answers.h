@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "core/device.h"
 #include "kernels/case.h"
+#include "parallel/mesh.h"
 
 namespace lt2 {
 
@@ -26,8 +27,9 @@ struct KnownAnswerResult {
 };
 
 // DataLoss or InvalidArgument naming the file if it cannot be read as known answers. Only float32
-// and float64 on host backends.
+// and float64 on host backends. mesh: its cp ranks, threads of this process on the CPU, share a
+// layer's tokens; its other axes are 1.
 absl::StatusOr<KnownAnswerResult> CheckKnownAnswer(const std::string& path, Device device,
-                                                   DType dtype);
+                                                   DType dtype, const Mesh& mesh = {});
 
 }  // namespace lt2

@@ -13,8 +13,19 @@ namespace {
 
 struct SelftestFlags {
   std::vector<std::string> paths;
-  std::string device = "auto", dtype = "fp32";
+  std::string device = "auto", dtype = "fp32", mesh = "cp=1";
 };
+
+// The ranks among which a layer's tokens are shared.
+absl::StatusOr<Mesh> ReadMesh(const std::string& text, Device device) {
+  ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(text));
+  RETURN_IF_ERROR(mesh.CheckSupported());
+  if (mesh.dp > 1) return absl::InvalidArgumentError("--mesh: known answers have one dp rank");
+  if (mesh.cp > 1 && device.backend != Backend::kCpu) {
+    return absl::InvalidArgumentError("--mesh: context parallelism runs on CPUs: add --device cpu");
+  }
+  return mesh;
+}
 
 std::string Describe(const KnownAnswerResult& result) {
   if (!result.skipped.empty()) return StrCat("skip  ", result.name, ": ", result.skipped);
@@ -30,6 +41,7 @@ std::string Describe(const KnownAnswerResult& result) {
 absl::Status RunSelftest(const SelftestFlags& flags, VerbOutput& output) {
   ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device));
   ASSIGN_OR_RETURN(const DType dtype, ChooseDType(flags.dtype, device));
+  ASSIGN_OR_RETURN(const Mesh mesh, ReadMesh(flags.mesh, device));
   ASSIGN_OR_RETURN(const std::vector<std::string> files, FindKnownAnswers(flags.paths));
   if (files.empty()) {
     return absl::InvalidArgumentError(StrCat("no .h5 file below ", flags.paths[0]));
@@ -37,7 +49,7 @@ absl::Status RunSelftest(const SelftestFlags& flags, VerbOutput& output) {
   int64_t passed = 0, failed = 0, skipped = 0;
   double worst = 0;
   for (const std::string& path : files) {
-    ASSIGN_OR_RETURN(const KnownAnswerResult result, CheckKnownAnswer(path, device, dtype));
+    ASSIGN_OR_RETURN(const KnownAnswerResult result, CheckKnownAnswer(path, device, dtype, mesh));
     ++(!result.skipped.empty() ? skipped : result.passed() ? passed : failed);
     for (const KnownAnswerResult::Row& row : result.rows) {
       worst = std::max(worst, row.error / row.allowed);
@@ -70,6 +82,7 @@ Verb SelftestVerb() {
             app.add_option("files", flags->paths, "HDF5 files, or folders of them")->required();
             app.add_option("--dtype", flags->dtype, "fp32, fp64 (CPU) or bf16 (GPU)")
                 ->check(CLI::IsMember({"fp32", "fp64", "bf16"}));
+            app.add_option("--mesh", flags->mesh, "ranks that share a layer's tokens: cp=2");
             AddDeviceFlag(app, &flags->device);
             return [flags](VerbOutput& output) { return RunSelftest(*flags, output); };
           }};

@@ -41,7 +41,9 @@ void CheckMixerOptions(const std::string& kind, const ModelConfig& config,
 std::unique_ptr<Mixer> MakeMixer(const std::string& kind, const ModelConfig& config,
                                  const MixerSite& site) {
   const auto found = config.mixer_options.find(kind);
-  const ConfigTable options = found == config.mixer_options.end() ? ConfigTable() : found->second;
+  // A copy: a table notes what it was asked for, and ranks may be threads that share the config.
+  ConfigTable options;
+  if (found != config.mixer_options.end()) options.MergeDefaults(found->second);
 #define MIXER(name, Class) \
   if (kind == #name) return std::make_unique<Class>(Class::ReadOptions(config, options), site);
 #include LT2_MIXERS
