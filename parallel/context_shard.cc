@@ -5,9 +5,9 @@
 namespace lt2 {
 namespace {
 
-void FillPart(std::span<const int32_t> cu_seqlens, std::pair<int64_t, int64_t> part,
+void FillPart(std::span<const int32_t> cu_seqlens, int64_t first, int64_t last,
               Documents* documents) {
-  const RowPart range = PartOf(cu_seqlens, part.first, part.second);
+  const RowPart range = PartOf(cu_seqlens, first, last);
   documents->Fill(range.cu_seqlens, range.first_position);
 }
 
@@ -36,24 +36,23 @@ void ContextShard::Fill(std::span<const int32_t> cu_seqlens) {
     links.push_back((range.continues() ? kContinues : 0) | (range.spans() ? kSpans : 0));
   }
   link_.Fill(links);
-  for (auto& [part, documents] : parts_) FillPart(cu_seqlens_, part, &documents);
+  for (auto& [key, documents] : parts_) FillPart(cu_seqlens_, key[0], key[1], &documents);
 }
 
 const Documents& ContextShard::context(int64_t reach) {
-  return DocumentsOf(begin() - Halo(reach), begin() + tokens());
+  return DocumentsOf(begin() - Halo(reach), begin() + tokens(), begin(), begin() + tokens());
 }
 
-const Documents& ContextShard::row() { return DocumentsOf(0, row_tokens_); }
-
-const Documents& ContextShard::DocumentsOf(int64_t first, int64_t last) {
-  const auto it = parts_.find({first, last});
+const Documents& ContextShard::DocumentsOf(int64_t first, int64_t last, int64_t begin,
+                                           int64_t end) {
+  const std::array<int64_t, 4> key = {first, last, begin, end};
+  const auto it = parts_.find(key);
   if (it != parts_.end()) return it->second;
   const PoolScope common(nullptr);  // it outlives the step
-  const int64_t queries = begin() - first;
   Documents documents(last - first, std::min(max_documents_, last - first), device_,
-                      {queries, queries + tokens()});
-  FillPart(cu_seqlens_, {first, last}, &documents);
-  return parts_.emplace(std::pair(first, last), std::move(documents)).first->second;
+                      {begin - first, end - first});
+  FillPart(cu_seqlens_, first, last, &documents);
+  return parts_.emplace(key, std::move(documents)).first->second;
 }
 
 }  // namespace lt2

@@ -5,6 +5,7 @@
 // and has a fixed size, so that a recorded step may be repeated with others.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 
@@ -40,20 +41,34 @@ class ContextShard {
   // rank.
   const Documents& context(int64_t reach);
   // All tokens of the row; the queries are those here.
-  const Documents& row();
+  const Documents& row() { return DocumentsOf(0, row_tokens_, begin(), begin() + tokens()); }
+
+  // For queries that are shared out so that all ranks see as many keys (MirrorHalves): the first
+  // half() of a rank's tokens stay with it, the others go to mirror(). All tokens of the row; the
+  // queries are the first half here, or the second half there.
+  int mirror() const { return cp_.size() - 1 - cp_.rank(); }
+  int64_t half() const { return Half(cp_.rank()); }
+  // Whether that is to be done: there is somebody to share with, and no half is empty.
+  bool halves() const { return cp_.size() > 1 && row_tokens_ >= 2 * cp_.size(); }
+  const Documents& first_half() { return DocumentsOf(0, row_tokens_, begin(), begin() + half()); }
+  const Documents& mirrored_half() {
+    return DocumentsOf(0, row_tokens_, Begin(mirror()) + Half(mirror()), Begin(mirror() + 1));
+  }
   int64_t Halo(int64_t reach) const { return Halo(reach, cp_.rank()); }
   int64_t Halo(int64_t reach, int rank) const { return std::min(reach, Begin(rank)); }
 
  private:
-  // Documents of tokens [first, last) of the row, made once and filled with every Fill.
-  const Documents& DocumentsOf(int64_t first, int64_t last);
+  int64_t Half(int rank) const { return (Begin(rank + 1) - Begin(rank) + 1) / 2; }
+  // Documents of tokens [first, last) of the row with queries [begin, end), made once and filled
+  // with every Fill.
+  const Documents& DocumentsOf(int64_t first, int64_t last, int64_t begin, int64_t end);
 
   Communicator& cp_;
   const int64_t row_tokens_, max_documents_;
   const Device device_;
   Documents documents_;
   StatePassing link_;
-  std::map<std::pair<int64_t, int64_t>, Documents> parts_;  // of the row, by first and last token
+  std::map<std::array<int64_t, 4>, Documents> parts_;  // of the row, by DocumentsOf's arguments
   std::vector<int32_t> cu_seqlens_;
 };
 
