@@ -107,25 +107,28 @@ std::vector<Var> LeftContext(Tape& tape, std::span<const Var> x, ContextShard& s
   const std::vector<int64_t> sent = plan->Lent(row), received = plan->Borrowed(row);
   Communicator& cp = shard.cp();
 
-  std::vector<Tensor> out = tape.Kept([&] {
-    std::vector<Tensor> made;
-    for (const Tensor& value : values) made.push_back(EmptyLike(value, halo + tokens));
+  // Only what comes from others survives recompute: the own rows are made again there.
+  Pending pending;
+  const Tensor receive = tape.Kept([&]() -> std::vector<Tensor> {
     const Tensor send = Message(values[0], HaloPlan::Sum(sent));
-    const Tensor receive = Message(values[0], HaloPlan::Sum(received));
+    const Tensor message = Message(values[0], HaloPlan::Sum(received));
     ForEachPart(*plan, values, lent, send, [&](size_t i, HaloPlan::Rows rows, const Tensor& part) {
       part.CopyFrom(values[i].Rows(rows.begin - begin, rows.end - begin));
     });
-    const Pending pending = cp.AllToAllAsync(send, sent, receive, received, "tokens to the right");
-    for (size_t i = 0; i < values.size(); ++i)
-      made[i].Rows(halo, halo + tokens).CopyFrom(values[i]);
-    pending.Wait();
-    const int64_t first = begin - halo;
-    ForEachPart(*plan, values, borrowed, receive,
-                [&](size_t i, HaloPlan::Rows rows, const Tensor& part) {
-                  made[i].Rows(rows.begin - first, rows.end - first).CopyFrom(part);
-                });
-    return made;
-  });
+    pending = cp.AllToAllAsync(send, sent, message, received, "tokens to the right");
+    return {message};
+  })[0];
+  std::vector<Tensor> out;
+  for (const Tensor& value : values) {
+    out.push_back(EmptyLike(value, halo + tokens));
+    out.back().Rows(halo, halo + tokens).CopyFrom(value);
+  }
+  pending.Wait();
+  const int64_t first = begin - halo;
+  ForEachPart(*plan, values, borrowed, receive,
+              [&](size_t i, HaloPlan::Rows rows, const Tensor& part) {
+                out[i].Rows(rows.begin - first, rows.end - first).CopyFrom(part);
+              });
 
   auto backward = [&stream = tape.stream(), plan, lent, borrowed, sent, received, begin, halo,
                    tokens, &cp](std::span<const Tensor> dy, std::span<GradSlot> dx) {
@@ -141,6 +144,7 @@ std::vector<Var> LeftContext(Tape& tape, std::span<const Var> x, ContextShard& s
     const Pending pending =
         cp.AllToAllAsync(send, received, receive, sent, "gradients to the left");
     for (size_t i = 0; i < given.size(); ++i) {
+      if (!dx[i].wanted()) continue;
       const Tensor own = given[i].Rows(halo, halo + tokens);
       const bool add = dx[i].accumulate();
       const Tensor to = dx[i].to();
@@ -153,6 +157,7 @@ std::vector<Var> LeftContext(Tape& tape, std::span<const Var> x, ContextShard& s
     pending.Wait();
     ForEachPart(
         *plan, given, lent, receive, [&](size_t i, HaloPlan::Rows rows, const Tensor& part) {
+          if (!dx[i].wanted()) return;
           AccumulateInto(stream, dx[i].to().Rows(rows.begin - begin, rows.end - begin), part);
         });
   };
