@@ -1,5 +1,7 @@
 #include "model/language_model.h"
 
+#include <array>
+
 #include "kernels/add_bias.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
@@ -14,20 +16,26 @@ namespace lt2 {
 
 namespace {
 
-// The mean of what is counted.
-double MeanOf(const Tensor& loss_N, const Tensor& targets_N) {
+// The mean of what is counted on all ranks that share the row.
+double MeanOf(double sum, double counted, ContextShard* shard) {
+  std::array of_row = {sum, counted};
+  if (shard != nullptr) shard->SumOverRow(of_row);
+  return of_row[1] > 0 ? of_row[0] / of_row[1] : 0;
+}
+
+double MeanOf(const Tensor& loss_N, const Tensor& targets_N, ContextShard* shard) {
   double sum = 0, counted = 0;
   const std::vector<double> losses = loss_N.ToDoubles(), targets = targets_N.ToDoubles();
   for (size_t i = 0; i < losses.size(); ++i) {
     sum += losses[i];
     counted += targets[i] >= 0;
   }
-  return counted > 0 ? sum / counted : 0;
+  return MeanOf(sum, counted, shard);
 }
 
-double MeanOf(const Tensor& sums) {
+double MeanOf(const Tensor& sums, ContextShard* shard) {
   const std::vector<double> sum = sums.ToDoubles();
-  return sum[kCountedSum] > 0 ? sum[kLossSum] / sum[kCountedSum] : 0;
+  return MeanOf(sum[kLossSum], sum[kCountedSum], shard);
 }
 
 }  // namespace
@@ -80,7 +88,7 @@ LanguageModel::Loss LanguageModel::Forward(Tape& tape, const Tensor& ids_N, cons
     silent.set_recording(false);
     const Var normed = stack_->Normed(silent, silent.Input(h_ND.value));
     const Tensor sums = HeadLoss(silent, normed, head_weight(), targets_N).value;
-    if (!sums.on_meta()) diagnostics->loss[loop] = MeanOf(sums);
+    if (!sums.on_meta()) diagnostics->loss[loop] = MeanOf(sums, options.shard);
   };
   const LoopedStack::Output out =
       stack_->Forward(tape, Embedding(tape, ids_N, embed_), documents, options,
@@ -111,7 +119,7 @@ LanguageModel::Loss LanguageModel::ForwardWithExits(Tape& tape, const Tensor& id
     losses.push_back(HeadLossPerToken(tape, normed, head_weight(), targets_N, head));
     const Tensor& loss_N = losses.back().loss_N.value;
     if (options.diagnostics != nullptr && !loss_N.on_meta()) {
-      options.diagnostics->loss[loop] = MeanOf(loss_N, targets_N);
+      options.diagnostics->loss[loop] = MeanOf(loss_N, targets_N, options.shard);
     }
   };
   const LoopedStack::Output out =

@@ -10,10 +10,16 @@
 namespace lt2 {
 namespace {
 
-double Norm(Stream& stream, const Tensor& x) {
+// Of all ranks that share the row of tokens, if there are any others.
+std::vector<double> SumOverRow(ContextShard* shard, std::vector<double> sums) {
+  if (shard != nullptr) shard->SumOverRow(sums);
+  return sums;
+}
+
+double SumOfSquares(Stream& stream, const Tensor& x) {
   const Tensor sum = Tensor::Zeros({1}, DType::kF64, x.device());
   SquaredNorm(stream, {.x = x, .sum = sum});
-  return std::sqrt(sum.ToDoubles()[0]);
+  return sum.ToDoubles()[0];
 }
 
 std::vector<std::unique_ptr<Block>> MakeBlocks(const ModelConfig& config, const ParamScope& root,
@@ -110,12 +116,15 @@ LoopedStack::Output LoopedStack::Forward(Tape& tape, Var h_ND, const Documents& 
     h_ND = out[0];
     output.auxiliary_losses.insert(output.auxiliary_losses.end(), out.begin() + 1, out.end());
     if (diagnostics != nullptr && !h_ND.value.on_meta()) {
-      diagnostics->hidden_rms[loop] =
-          Norm(tape.stream(), h_ND.value) / std::sqrt(static_cast<double>(h_ND.value.size()));
-      const std::vector<double> sums = mass.ToDoubles();
-      diagnostics->first_token_mass[loop] = sums[1] > 0 ? sums[0] / sums[1] : 0;
-      h_ND = Probe(tape, h_ND, [&tape, diagnostics, loop](const Tensor& dh) {
-        diagnostics->gradient_norm[loop] = Norm(tape.stream(), dh);
+      const std::vector<double> of_mass = mass.ToDoubles();
+      const std::vector<double> sums = SumOverRow(
+          options.shard, {SumOfSquares(tape.stream(), h_ND.value),
+                          static_cast<double>(h_ND.value.size()), of_mass[0], of_mass[1]});
+      diagnostics->hidden_rms[loop] = std::sqrt(sums[0] / sums[1]);
+      diagnostics->first_token_mass[loop] = sums[3] > 0 ? sums[2] / sums[3] : 0;
+      h_ND = Probe(tape, h_ND, [&tape, diagnostics, loop, shard = options.shard](const Tensor& dh) {
+        diagnostics->gradient_norm[loop] =
+            std::sqrt(SumOverRow(shard, {SumOfSquares(tape.stream(), dh)})[0]);
       });
     }
     if (readout) readout(loop, h_ND);

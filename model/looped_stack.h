@@ -16,7 +16,8 @@
 
 namespace lt2 {
 
-// What a forward pass reports when asked: one entry a loop. On the host, F64.
+// What a forward pass reports when asked: one entry a loop, of all tokens of the row. On the host,
+// F64.
 struct LoopDiagnostics {
   std::vector<double> hidden_rms;        // root mean square of hₜ
   std::vector<double> gradient_norm;     // ‖∂(sum of losses)/∂hₜ‖; filled by Backward

@@ -11,6 +11,7 @@
 
 #include "kernels/documents.h"
 #include "parallel/communicator.h"
+#include "parallel/reduce_scalars.h"
 #include "parallel/state_passing.h"
 #include "parallel/token_row.h"
 
@@ -54,6 +55,9 @@ class ContextShard {
   const Documents& mirrored_half() {
     return DocumentsOf(0, row_tokens_, Begin(mirror()) + Half(mirror()), Begin(mirror() + 1));
   }
+  // Sums of the host over all ranks; every rank calls it.
+  void SumOverRow(std::span<double> sums) const { ReduceScalars(cp_, sums, {}); }
+
   int64_t Halo(int64_t reach) const { return Halo(reach, cp_.rank()); }
   int64_t Halo(int64_t reach, int rank) const { return std::min(reach, Begin(rank)); }
 
