@@ -91,11 +91,6 @@ absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& 
         StrCat("parallel.cp = ", mesh.cp,
                ": context parallelism runs on CPUs in this version; set parallel.cp = 1"));
   }
-  const int64_t row = config.batch.micro_batch * config.data.sequence;
-  if (row < mesh.cp) {
-    return absl::InvalidArgumentError(StrCat("parallel.cp = ", mesh.cp, ": a micro-batch has ", row,
-                                             " tokens, too few for a token a rank"));
-  }
   StepOptions options = DescribedStep(config, mesh, device, max_documents);
   if (config.parallel.recompute != RecomputeChoice::kAuto) return options;
   // Rank 0 decides for all: its view of free memory is one of several.

@@ -64,7 +64,7 @@ std::vector<PolicyPlan> PlanPolicies(StepOptions options, const Mesh& mesh) {
        {RecomputePolicy::kNone, RecomputePolicy::kFfn, RecomputePolicy::kMixer,
         RecomputePolicy::kBlock, RecomputePolicy::kLoop}) {
     options.recompute = policy;
-    plans.push_back({policy, PlanMemory(options, mesh, 0)});
+    plans.push_back({policy, PlanMemory(options, mesh, mesh.cp - 1)});
   }
   return plans;
 }

@@ -30,7 +30,8 @@ struct MemoryPlan {
 // loop, as logging intervals do.
 MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, int rank, bool diagnostics = true);
 
-// The same step under every policy, in the order of RecomputePolicy, for rank 0.
+// The same step under every policy, in the order of RecomputePolicy, for a rank with the most
+// tokens.
 struct PolicyPlan {
   RecomputePolicy policy;
   MemoryPlan memory;

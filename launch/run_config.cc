@@ -126,12 +126,19 @@ absl::StatusOr<Mesh> MeshFor(const RunConfig& config, int ranks) {
   ASSIGN_OR_RETURN(Mesh mesh, config.parallel.MeshFor(ranks));
   const int64_t micro_step = config.data.sequence * config.batch.micro_batch;
   if (config.batch.tokens % (micro_step * mesh.dp) != 0) {
-    return absl::InvalidArgumentError(StrCat(
-        "batch.tokens: ", config.batch.tokens, " is not a multiple of data.sequence ",
-        config.data.sequence, " × batch.micro_batch ", config.batch.micro_batch, " × ", mesh.dp,
-        " data-parallel ranks = ", micro_step * mesh.dp,
-        "; change batch.tokens or batch.micro_batch, or start a number of ranks that divides ",
-        config.batch.tokens / micro_step));
+    return absl::InvalidArgumentError(
+        StrCat("batch.tokens: ", config.batch.tokens, " is not a multiple of data.sequence ",
+               config.data.sequence, " × batch.micro_batch ", config.batch.micro_batch, " × ",
+               mesh.dp, " data-parallel ranks = ", micro_step * mesh.dp,
+               "; change batch.tokens or batch.micro_batch, or start ",
+               mesh.cp > 1 ? StrCat("parallel.cp = ", mesh.cp, " times ") : "",
+               "a number of ranks that divides ", config.batch.tokens / micro_step));
+  }
+  if (micro_step < mesh.cp) {
+    return absl::InvalidArgumentError(
+        StrCat("parallel.cp = ", mesh.cp, ": a micro-batch has ", micro_step,
+               " tokens, fewer than one a rank; lower parallel.cp to ", micro_step,
+               " or less, or raise data.sequence or batch.micro_batch"));
   }
   return mesh;
 }

@@ -39,7 +39,9 @@ class GroupOfOne : public Communicator {
 class MetaCommunicator : public Communicator {
  public:
   MetaCommunicator(int rank, int size)
-      : Communicator(rank, size, "meta", std::make_shared<FlightRecorder>()) {}
+      : Communicator(rank, size, "meta", std::make_shared<FlightRecorder>()) {
+    SetHost(rank, size, "meta");
+  }
   std::unique_ptr<Communicator> Split(int, int, std::string_view) override {
     CHECK(false) << "a dry run cannot split its communicator: make one for each group";
     return nullptr;

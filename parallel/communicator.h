@@ -203,7 +203,8 @@ class Communicator {
 // A process alone: every collective returns its input.
 std::unique_ptr<Communicator> MakeGroupOfOne(std::string_view name = "world");
 
-// Rank `rank` of `size` for a dry run: collectives on kMeta tensors, and nothing else, are allowed.
+// Rank `rank` of `size` for a dry run, all on one host: collectives on kMeta tensors, and nothing
+// else, are allowed.
 std::unique_ptr<Communicator> MakeMetaCommunicator(int rank, int size);
 
 }  // namespace lt2

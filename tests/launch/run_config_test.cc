@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/strings.h"
 #include "launch/environment.h"
 #include "launch/presets.h"
 #include "parallel/communicator.h"
@@ -156,6 +157,19 @@ TEST(RunConfig, TheMeshMustDivideTheBatch) {
       << status;
   const RunConfig two = *ParseRunConfig(kSmall, "small.toml", {"parallel.dp=2"});
   EXPECT_EQ(MeshFor(two, 1).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(RunConfig, TheMeshSharesRowsOfTokens) {
+  const auto with = [](int64_t cp) {
+    return *ParseRunConfig(kSmall, "small.toml", {StrCat("parallel.cp=", cp)});
+  };
+  EXPECT_EQ(MeshFor(with(2), 4)->dp, 2);
+  EXPECT_EQ(MeshFor(with(2), 3).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(MessageOf(MeshFor(with(2), 8).status()).find("cp = 2 times a number of ranks that"),
+            std::string::npos);
+  const absl::Status thin = MeshFor(with(100000), 100000).status();
+  EXPECT_NE(MessageOf(thin).find("fewer than one a rank; lower parallel.cp to"), std::string::npos)
+      << thin;
 }
 
 TEST(RunConfig, AModelPresetFillsWhatIsNotWritten) {
