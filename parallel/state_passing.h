@@ -5,7 +5,8 @@
 // Backward gathers the gradients of the S_in and folds those of the ranks after it with M^T.
 //
 // kChain: a rank waits for its S_in, makes the next one of it and sends that on; M stays at home.
-// Heads go in blocks, so that all ranks soon work. Backward runs the other way.
+// Heads go in blocks, so that all ranks soon work; mLSTM's states go whole. Backward runs the other
+// way, always in blocks.
 //
 // States and maps are float32 (float64 in a float64 run). Numbers that a rank sends in a layer
 // visit, for G heads, states [K, V] and R ranks, whatever the number of tokens:
@@ -14,8 +15,8 @@
 //   gather   G K (V + X)      G K V         to all R - 1 others, at once
 //   chain    G K V            G K V         to one neighbour, R - 1 times in a row
 //
-// X = K for the delta rule, else 1; mLSTM has V + 1 columns, and 2 G numbers of its frames in place
-// of X.
+// X = K for the delta rule, else 1; mLSTM has V + 1 columns, and forward 2 G numbers of its frames
+// in place of X, in a chain too.
 #pragma once
 
 #include <vector>
