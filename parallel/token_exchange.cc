@@ -221,14 +221,14 @@ Var OwnTokens(Tape& tape, const Var& x, const ContextShard& shard, int64_t reach
 
 namespace {
 
-// What the mirror rank sends for `mine`, rows like those of `like`.
+// What the mirror rank, of `rows` rows, gives for `mine`.
 Tensor SwapWithMirror(const ContextShard& shard, const Tensor& mine, int64_t rows,
                       const char* label) {
   Communicator& cp = shard.cp();
   if (shard.mirror() == cp.rank()) return mine;
   const Tensor theirs = EmptyLike(mine, rows);
   const Pending received = cp.ReceiveAsync(theirs, shard.mirror(), label);
-  cp.Send(mine.on_meta() ? mine : mine.Clone(), shard.mirror(), label);
+  cp.Send(mine, shard.mirror(), label);
   received.Wait();
   return theirs;
 }
