@@ -2,26 +2,35 @@
 
 namespace lt2 {
 
+Param::Param(ParamSpec the_spec) : spec(std::move(the_spec)), held(Box::Whole(spec.shape)) {}
+
 Param::Param(ParamSpec the_spec, DType dtype, Device device)
-    : spec(std::move(the_spec)), value(Tensor::Empty(spec.shape, dtype, device)) {
+    : spec(std::move(the_spec)),
+      held(Box::Whole(spec.shape)),
+      value(Tensor::Empty(spec.shape, dtype, device)) {
   if (dtype != DType::kBF16) master = value;
 }
 
+void Param::Hold(const Box& box) {
+  CHECK(!value.defined() && !master.defined() && !main_grad.defined()) << spec.name;
+  held = box;
+}
+
 void Param::BindValue(Tensor tensor) {
-  CHECK_EQ(tensor.size(), spec.shape.size()) << spec.name;
-  value = tensor.Reshape(spec.shape);
+  CHECK_EQ(tensor.size(), held.size()) << spec.name;
+  value = tensor.Reshape(held.extent);
   if (value.dtype() != DType::kBF16) master = value;
 }
 
 void Param::BindMaster(Tensor tensor) {
-  CHECK_EQ(tensor.size(), spec.shape.size()) << spec.name;
-  master = tensor.Reshape(spec.shape);
+  CHECK_EQ(tensor.size(), held.size()) << spec.name;
+  master = tensor.Reshape(held.extent);
   if (!value.defined() || value.dtype() != DType::kBF16) value = master;
 }
 
 void Param::BindGradient(Tensor gradient) {
-  CHECK_EQ(gradient.size(), spec.shape.size()) << spec.name;
-  main_grad = gradient.Reshape(spec.shape);
+  CHECK_EQ(gradient.size(), held.size()) << spec.name;
+  main_grad = gradient.Reshape(held.extent);
 }
 
 void Param::ExpectUses(int uses) {

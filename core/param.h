@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "core/box.h"
 #include "core/tensor.h"
 
 namespace lt2 {
@@ -25,6 +26,22 @@ struct Init {
   bool operator==(const Init&) const = default;
 };
 
+// How the ranks of a tensor-parallel group divide a parameter: `dim` is cut into `parts` parts, and
+// part p is held by the p-th of as many equal runs of neighbouring ranks.
+struct ParamSplit {
+  int dim = 0;
+  int64_t parts = 1;  // 1: every rank holds all of it; else at most dim's extent
+  // Of ranks that hold the same part each computes the whole gradient of it, not a summand.
+  bool whole_gradient = false;
+  bool operator==(const ParamSplit&) const = default;
+};
+inline ParamSplit SplitRows(int64_t parts) { return {.dim = 0, .parts = parts}; }
+inline ParamSplit SplitColumns(int64_t parts) { return {.dim = 1, .parts = parts}; }
+// Where part `part` of `parts` of an extent begins.
+inline int64_t PartBegin(int64_t extent, int64_t parts, int64_t part) {
+  return extent * part / parts;
+}
+
 // What is known of a parameter without holding it. Initialisation, gradient sums, norms, ZeRO
 // shards and checkpoints are computed from a table of these; none knows a layer by name.
 struct ParamSpec {
@@ -34,22 +51,25 @@ struct ParamSpec {
   bool decay = true;  // weight decay applies
   // No matrix product reads it: kept in float32 in a bfloat16 run.
   bool elementwise = false;
+  ParamSplit split = {};
 };
 
 class Param {
  public:
   // Without memory: BindValue gives it some (a view of a bucket, say).
-  explicit Param(ParamSpec spec) : spec(std::move(spec)) {}
+  explicit Param(ParamSpec spec);
   // With memory of its own.
   Param(ParamSpec spec, DType dtype, Device device);
   Param(const Param&) = delete;
   Param& operator=(const Param&) = delete;
 
   const ParamSpec spec;
-  Tensor value;      // what kernels read
+  Box held;          // of spec.shape, what is here: all of it unless Hold says otherwise
+  Tensor value;      // what kernels read; of held's extents, as the two below
   Tensor master;     // what is trained and saved: float32 where value is bfloat16, else value
   Tensor main_grad;  // sum over uses; kernels always add to it. Undefined until BindGradient
 
+  void Hold(const Box& box);       // before any of the three below
   void BindValue(Tensor value);    // the master too, unless it is bfloat16
   void BindMaster(Tensor master);  // the value too, unless that is bfloat16
   void BindGradient(Tensor gradient);

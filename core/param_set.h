@@ -70,29 +70,30 @@ class ParamScope {
   int declared() const { return set_->size(); }
   ParamScope Sub(const std::string& name) const { return ParamScope(*set_, prefix_ + name + "."); }
   // A matrix of products, or a vector of anything else.
-  Param& Add(const std::string& name, const Shape& shape, const Init& init,
-             bool decay = true) const {
-    return set_->Add(Spec(name, shape, init, decay, /*elementwise=*/shape.rank() == 1));
+  Param& Add(const std::string& name, const Shape& shape, const Init& init, bool decay = true,
+             const ParamSplit& split = {}) const {
+    return set_->Add(Spec(name, shape, init, decay, /*elementwise=*/shape.rank() == 1, split));
   }
   // Of any rank, and read by no matrix product.
   Param& AddElementwise(const std::string& name, const Shape& shape, const Init& init,
-                        bool decay = true) const {
-    return set_->Add(Spec(name, shape, init, decay, /*elementwise=*/true));
+                        bool decay = true, const ParamSplit& split = {}) const {
+    return set_->Add(Spec(name, shape, init, decay, /*elementwise=*/true, split));
   }
   // Likewise, and of several sites.
-  Param& AddShared(const std::string& name, const Shape& shape, const Init& init,
-                   bool decay = true) const {
-    return set_->AddShared(Spec(name, shape, init, decay, /*elementwise=*/true));
+  Param& AddShared(const std::string& name, const Shape& shape, const Init& init, bool decay = true,
+                   const ParamSplit& split = {}) const {
+    return set_->AddShared(Spec(name, shape, init, decay, /*elementwise=*/true, split));
   }
 
  private:
   ParamSpec Spec(const std::string& name, const Shape& shape, const Init& init, bool decay,
-                 bool elementwise) const {
+                 bool elementwise, const ParamSplit& split) const {
     return {.name = prefix_ + name,
             .shape = shape,
             .init = init,
             .decay = decay,
-            .elementwise = elementwise};
+            .elementwise = elementwise,
+            .split = split};
   }
 
   ParamSet* set_;

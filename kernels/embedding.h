@@ -17,7 +17,8 @@ LT2_KERNEL(EmbeddingForward, EmbeddingForwardArgs)
 LT2_KERNEL(EmbeddingBackward, EmbeddingBackwardArgs)
 
 // ids I32 [N] (or any shape, which y extends by D), w [V, D] -> y [N, D]. An id outside [0, V) is a
-// programmer's error: data is checked where it is read.
+// programmer's error: data is checked where it is read. Where w is held in part, as rows of the
+// vocabulary, ids of the others give zeros: the sum over ranks is the embedding.
 Var Embedding(Tape& tape, const Tensor& ids, Param& w);
 
 }  // namespace lt2

@@ -13,6 +13,7 @@
 
 #include "core/tape.h"
 #include "kernels/kernel.h"
+#include "kernels/rank_link.h"
 
 namespace lt2 {
 
@@ -27,6 +28,9 @@ struct HeadLossOptions {
   // then makes the gradients of x and w too, from logits computed once, and Backward must be seeded
   // with this very tensor.
   Tensor dsums = {};
+  // Not null: w is held in part, as rows of the vocabulary, and other ranks hold the others. Losses
+  // and sums are the same on all of them; the gradient of x is this rank's summand.
+  RankLink* link = nullptr;
 };
 
 struct HeadLossForwardArgs {

@@ -40,11 +40,11 @@ double MeanOf(const Tensor& sums, ContextShard* shard) {
 
 }  // namespace
 
-LanguageModel::LanguageModel(const ModelConfig& config)
+LanguageModel::LanguageModel(const ModelConfig& config, const TensorSplit& split)
     : config_(config),
       embed_(ParamScope(params_).Add("embed.weight", {config.vocab, config.width},
                                      ProjectionInit(config.width))),
-      stack_(std::make_unique<LoopedStack>(config, ParamScope(params_))) {
+      stack_(std::make_unique<LoopedStack>(config, ParamScope(params_), split)) {
   const ParamScope root(params_);
   if (!config.tie_embeddings) {
     head_ = &root.Add("head.weight", {config.vocab, config.width}, ProjectionInit(config.width));

@@ -18,8 +18,9 @@ namespace lt2 {
 
 class LanguageModel {
  public:
-  // Declares the parameters; they have no memory until someone binds it.
-  explicit LanguageModel(const ModelConfig& config);
+  // Declares the parameters; they have no memory until someone binds it. A split that
+  // CheckSplit(config, split) allows.
+  explicit LanguageModel(const ModelConfig& config, const TensorSplit& split = {});
 
   ParamSet& params() { return params_; }
   const ModelConfig& config() const { return config_; }

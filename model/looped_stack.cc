@@ -23,6 +23,7 @@ double SumOfSquares(Stream& stream, const Tensor& x) {
 }
 
 std::vector<std::unique_ptr<Block>> MakeBlocks(const ModelConfig& config, const ParamScope& root,
+                                               const TensorSplit& split,
                                                std::vector<int>* declared) {
   std::vector<std::unique_ptr<Block>> blocks;
   const std::vector<std::string> kinds = *LayerKinds(config);
@@ -30,7 +31,8 @@ std::vector<std::unique_ptr<Block>> MakeBlocks(const ModelConfig& config, const 
     const MixerSite site{.scope = root.Sub("layers").Sub(std::to_string(i)),
                          .root = root,
                          .layer = i,
-                         .layers = config.layers};
+                         .layers = config.layers,
+                         .split = split};
     blocks.push_back(std::make_unique<Block>(config, kinds[i], site));
     declared->push_back(root.declared());
   }
@@ -45,11 +47,12 @@ Param* MakeResidual(const ModelConfig& config, const ParamScope& root) {
 
 }  // namespace
 
-LoopedStack::LoopedStack(const ModelConfig& config, const ParamScope& root)
+LoopedStack::LoopedStack(const ModelConfig& config, const ParamScope& root,
+                         const TensorSplit& split)
     : loops_(config.loops),
       loop_norm_(config.loop_norm),
       eps_(config.norm_eps),
-      blocks_(MakeBlocks(config, root, &declared_)),
+      blocks_(MakeBlocks(config, root, split, &declared_)),
       rho_(MakeResidual(config, root)),
       norm_(root.Add("norm.weight", {config.width}, {.kind = Init::Kind::kOnes},
                      /*decay=*/false)) {}

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "model/block.h"
+#include "parallel/tensor_shard.h"
 
 namespace lt2 {
 
@@ -36,6 +37,8 @@ struct ForwardOptions {
   std::function<void(int end)> before_params = {};
   // Not null: the tokens are this rank's part of a row (MixerContext::shard).
   ContextShard* shard = nullptr;
+  // Not null: other ranks hold the other parts of layers, as the model was told.
+  TensorShard* tensor = nullptr;
   // Prefill: one state per (loop, layer), loop-major, to be filled.
   std::vector<MixerState>* states = nullptr;
   // What LanguageModel::Seeds will be told, where a recorded forward may know it: the head then
@@ -45,7 +48,7 @@ struct ForwardOptions {
 
 class LoopedStack {
  public:
-  LoopedStack(const ModelConfig& config, const ParamScope& root);
+  LoopedStack(const ModelConfig& config, const ParamScope& root, const TensorSplit& split);
 
   // h_ND: embeddings. readout, if set, is shown hₜ after each loop t (0-based).
   using Readout = std::function<void(int64_t loop, const Var& h_ND)>;

@@ -13,7 +13,9 @@
 #include "core/param_set.h"
 #include "core/tape.h"
 #include "kernels/documents.h"
+#include "kernels/rank_link.h"
 #include "parallel/context_shard.h"
+#include "parallel/tensor_split.h"
 
 namespace lt2 {
 
@@ -22,6 +24,7 @@ struct MixerSite {
   ParamScope scope;  // its own: "layers.3.mixer."
   ParamScope root;   // of the model, for a parameter that all layers of a kind share
   int64_t layer = 0, layers = 1;
+  TensorSplit split = {};  // of heads: who else holds some
 };
 
 // One tensor that a decoding step carries from token to token.
@@ -39,6 +42,8 @@ struct MixerContext {
   // Not null: the N tokens are a part of a row that other ranks hold the rest of, and `documents`
   // its documents().
   ContextShard* shard = nullptr;
+  // Not null: other ranks hold the other heads. The output is this rank's summand.
+  RankLink* heads = nullptr;
   int64_t loop = 0;  // of the model's loops, the first is 0
   // Prefill: each document is one sequence starting from nothing; Forward fills *state so that Step
   // can go on after the document's last token.

@@ -1,6 +1,7 @@
 // How ranks are arranged: pipeline, data, context and tensor parallel, pp slowest and tp fastest.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -41,12 +42,19 @@ std::unique_ptr<Communicator> AxisGroup(Communicator& world, const Mesh& mesh, A
 // The groups that a rank works in.
 struct RankGroups {
   int dp = 0;                              // this rank's coordinate
+  Communicator* world = nullptr;           // all that train together
   std::unique_ptr<Communicator> replicas;  // dp and cp, cp fastest
   std::unique_ptr<Communicator> cp;        // those that share a row of tokens
+  std::unique_ptr<Communicator> tp;        // those that share layers
+  // By c > 1, a divisor of tp: dp, cp and c neighbours along tp, those fastest.
+  std::map<int, std::unique_ptr<Communicator>> wider;
+  // The ranks among which the gradients of a parameter are summed that `copies` neighbours along tp
+  // hold the same part of.
+  Communicator& Holders(int copies) const { return copies == 1 ? *replicas : *wider.at(copies); }
 };
 // Every rank of `world` calls it.
 RankGroups MakeGroups(Communicator& world, const Mesh& mesh);
-// For a dry run as rank `rank` of the replicas.
+// For a dry run as rank `rank` of the mesh.
 RankGroups MakeMetaGroups(const Mesh& mesh, int rank);
 
 }  // namespace lt2

@@ -1,0 +1,47 @@
+// This rank's part of layers that a tensor-parallel group divides by heads, hidden channels and
+// rows of the vocabulary (Megatron-LM, arXiv 1909.08053, 2205.05198), and the operators on a tape
+// that lead into such a layer and out of it. Without a shard (null) they return their input.
+//
+// Between layers every rank has all tokens, or with `sequence` its share of them: rank r those from
+// Begin(r). Within a layer every rank reads all tokens and computes a summand of the output.
+#pragma once
+
+#include "core/tape.h"
+#include "kernels/rank_link.h"
+#include "parallel/communicator.h"
+
+namespace lt2 {
+
+class TensorShard final : public RankLink {
+ public:
+  // `tokens`: those that layers read. The communicator must outlive it.
+  TensorShard(Communicator& tp, bool sequence, int64_t tokens);
+
+  int rank() const override { return tp_.rank(); }
+  int size() const override { return tp_.size(); }
+  void Sum(const Tensor& x) override;
+  void Max(const Tensor& x) override;
+
+  Communicator& tp() const { return tp_; }
+  bool sequence() const { return sequence_; }
+  int64_t tokens() const { return tokens_; }
+  int64_t Begin(int rank) const;  // 0 … tokens: of the shares between layers, where there are any
+
+ private:
+  Communicator& tp_;
+  const bool sequence_;
+  const int64_t tokens_;
+};
+
+// What lies between layers -> all tokens, read by a layer that is divided: gradients are summed
+// over ranks.
+Var EnterLayer(Tape& tape, const Var& x_ND, TensorShard* shard);
+// The summands of a layer's output -> their sum, as it lies between layers.
+Var LeaveLayer(Tape& tape, const Var& y_ND, TensorShard* shard);
+// What lies between layers -> all tokens, read by what every rank computes alike: gradients, the
+// same on all ranks, go back as they are.
+Var GatherShares(Tape& tape, const Var& x, TensorShard* shard);
+// The inverse: the own share of what every rank has. Gradients are gathered.
+Var OwnShare(Tape& tape, const Var& x, TensorShard* shard);
+
+}  // namespace lt2
