@@ -66,8 +66,7 @@ std::vector<Var> Tape::Record(std::span<const Var> in, std::vector<Var> out, Nod
 }
 
 std::vector<Var> Tape::RecordEntry(std::span<const Var> in, std::vector<Var> out, Node node) {
-  Entry entry;
-  entry.node = std::move(node);
+  Entry entry{.place = CurrentPlace(), .node = std::move(node)};
   for (const Var& var : in) {
     entry.in.push_back(var.id);
     entry.in_like.push_back({var.value.shape(), var.value.dtype(), var.value.device()});
@@ -137,6 +136,8 @@ void Tape::RunNode(Entry& entry, std::vector<Tensor>& grads,
   CHECK(any || entry.node.params.empty())
       << entry.node.name << ": no gradient reached a node that feeds parameters";
   if (!any) return;
+  entry.place.backward = true;
+  const PlaceScope here(entry.place);
   std::vector<GradSlot> dx;
   const auto handed_out = std::make_unique<bool[]>(entry.in.size());
   for (size_t i = 0; i < entry.in.size(); ++i) {

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "core/param.h"
+#include "core/place.h"
 #include "core/saved.h"
 #include "core/tensor.h"
 
@@ -149,6 +150,7 @@ class Tape {
     std::vector<int> in, out;
     std::vector<TensorLike> in_like;
     std::vector<Shape> out_shape;
+    Place place;
     Node node;
   };
   using KeptList = std::vector<std::vector<Tensor>>;

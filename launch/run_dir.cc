@@ -11,8 +11,9 @@ namespace lt2 {
 std::string RunPaths::config() const { return JoinPath(root, "config.toml"); }
 std::string RunPaths::environment() const { return JoinPath(root, "env.json"); }
 std::string RunPaths::log() const { return JoinPath(root, "log.txt"); }
+std::string RunPaths::logs() const { return JoinPath(root, "logs"); }
 std::string RunPaths::rank_log(int rank) const {
-  return JoinPath(root, StrCat("logs/rank-", rank, ".txt"));
+  return JoinPath(logs(), StrCat("rank-", rank, ".txt"));
 }
 std::string RunPaths::checkpoints() const { return JoinPath(root, "checkpoints"); }
 std::string RunPaths::stop_trigger() const { return JoinPath(root, "stop"); }
@@ -23,7 +24,7 @@ absl::StatusOr<std::unique_ptr<RunDir>> RunDir::Open(const std::string& path,
   FileSystem& files = FileSystem::Get();
   const RunPaths paths{path};
   RETURN_IF_ERROR(files.MakeDirectories(paths.checkpoints()));
-  RETURN_IF_ERROR(files.MakeDirectories(JoinPath(path, "logs")));
+  RETURN_IF_ERROR(files.MakeDirectories(paths.logs()));
   ASSIGN_OR_RETURN(std::unique_ptr<RunLock> lock, RunLock::Acquire(path, options));
   RETURN_IF_ERROR(RemoveStale(paths.checkpoints()));
   RETURN_IF_ERROR(files.RemoveAll(paths.stop_trigger()));

@@ -21,6 +21,7 @@ struct RunPaths {
   std::string config() const;       // config.toml
   std::string environment() const;  // env.json
   std::string log() const;          // log.txt
+  std::string logs() const;
   std::string rank_log(int rank) const;
   std::string checkpoints() const;
   std::string stop_trigger() const;  // `stop`: save, exit 75

@@ -201,8 +201,8 @@ absl::Status Trainer::Start() {
   if (state_.step >= last_step()) {
     LogInfo(StrCat("nothing left to do: step ", state_.step, " of ", last_step()));
   }
-  watchdog_ =
-      std::make_unique<Watchdog>(world_, config_.run.first_step_limit, config_.run.stall_limit);
+  watchdog_ = std::make_unique<Watchdog>(world_, config_.run.first_step_limit,
+                                         config_.run.stall_limit, paths_.logs());
   RETURN_IF_ERROR(Steps());
   watchdog_->Progress("last checkpoint");
   if (saved_step_ != state_.step) RETURN_IF_ERROR(Save());

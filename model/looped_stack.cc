@@ -77,6 +77,7 @@ std::vector<Var> LoopedStack::RunLoop(Tape& tape, const Var& h_ND, int64_t loop,
                        first_token_mass](Tape& t, std::span<const Var> in) -> std::vector<Var> {
     std::vector<Var> out = {in[0]};
     for (size_t i = 0; i < blocks_.size(); ++i) {
+      const PlaceScope here({.loop = static_cast<int16_t>(loop), .layer = static_cast<int16_t>(i)});
       if (before) before(declared_[i]);
       MixerState* state = states == nullptr ? nullptr : &(*states)[loop * blocks_.size() + i];
       const MixerContext context{.documents = documents,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "core/strings.h"
 #include "core/trace.h"
 
 namespace lt2 {
@@ -21,6 +22,7 @@ uint64_t FlightRecorder::Issue(const std::string& communicator, const char* op, 
                               .op = op,
                               .label = label,
                               .bytes = bytes,
+                              .place = CurrentPlace(),
                               .issued = now};
   return id;
 }
@@ -57,6 +59,12 @@ std::optional<FlightRecord> FlightRecorder::OldestUnfinished() const {
   return std::nullopt;
 }
 
+std::string FlightRecorder::Describe(const FlightRecord& record) {
+  const std::string place = record.place.ToString();
+  return StrCat(record.label, " #", record.sequence, " (", record.op, ") on ", record.communicator,
+                place.empty() ? "" : ", ", place);
+}
+
 std::string FlightRecorder::ToText(size_t count) const {
   const double now = MonotonicSeconds();
   std::vector<FlightRecord> records = Records();
@@ -65,8 +73,7 @@ std::string FlightRecorder::ToText(size_t count) const {
   for (size_t i = first; i < records.size(); ++i) {
     const FlightRecord& record = records[i];
     const char* state = record.ended > 0 ? "done" : record.started > 0 ? "under way" : "waiting";
-    absl::StrAppendFormat(&text, "%s #%d %s (%s, %d bytes): %s, issued %.3f s ago",
-                          record.communicator, record.sequence, record.label, record.op,
+    absl::StrAppendFormat(&text, "%s, %d bytes: %s, issued %.3f s ago", Describe(record),
                           record.bytes, state, now - record.issued);
     if (record.ended > 0)
       absl::StrAppendFormat(&text, ", took %.3f s", record.ended - record.issued);

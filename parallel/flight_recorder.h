@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/place.h"
+
 namespace lt2 {
 
 struct FlightRecord {
@@ -16,6 +18,7 @@ struct FlightRecord {
   const char* op = "";
   const char* label = "";
   int64_t bytes = 0;
+  Place place;                                // where the rank was when it issued it
   double issued = 0, started = 0, ended = 0;  // MonotonicSeconds; 0: not yet
 };
 
@@ -32,6 +35,8 @@ class FlightRecorder {
   std::vector<FlightRecord> Records() const;  // oldest first
   // The earliest collective still in the ring that has not ended.
   std::optional<FlightRecord> OldestUnfinished() const;
+  // "gather tokens #17 (AllGather) on cp, layer 3 of loop 0, backward".
+  static std::string Describe(const FlightRecord& record);
   // The last `count` records, one line each, for people.
   std::string ToText(size_t count) const;
 

@@ -165,12 +165,8 @@ void NcclRank::AbortComms() {
 
 void NcclRank::Fail(const std::string& what) {
   const std::optional<FlightRecord> waiting = control_->recorder().OldestUnfinished();
-  LogError(StrCat(
-      what,
-      waiting ? StrCat("; under way: ", waiting->label, " #", waiting->sequence, " (", waiting->op,
-                       ", ", waiting->bytes, " bytes) on ", waiting->communicator)
-              : "",
-      "; the last collectives of this rank:\n", control_->recorder().ToText(8)));
+  LogError(StrCat(what, waiting ? StrCat("; under way: ", FlightRecorder::Describe(*waiting)) : "",
+                  "; the last collectives of this rank:\n", control_->recorder().ToText(8)));
   AbortComms();
   control_->Abort(1);
   std::abort();  // for compilers that lose sight of Abort's end

@@ -172,7 +172,7 @@ test_damage() {
 }
 
 test_death() {
-  train 4 run &
+  train 4 run --set parallel.cp=4 &
   wait_for 60 past_step run 3
   local begun=$SECONDS
   pgrep -f "^$lt2 .*run-dir $folder/run" | tail -n 1 | xargs kill -9
@@ -181,6 +181,8 @@ test_death() {
   [ "$code" != 0 ] || fail "the run ended well without one of its ranks"
   [ $((SECONDS - begun)) -le 10 ] || fail "the others lived on for $((SECONDS - begun)) s"
   grep -q "rank [0-9].*signal 9" "$folder/run.log" || fail "no line says which rank died"
+  grep -q 'TERM came while waiting for .* on cp, layer [0-9]* of loop [0-9].*in "' "$folder/run.log" ||
+    fail "no line says in which exchange, layer and phase the others were"
 }
 
 test_space() {
