@@ -124,6 +124,9 @@ absl::StatusOr<RunConfig> LoadRunConfig(const std::string& config,
 
 absl::StatusOr<Mesh> MeshFor(const RunConfig& config, int ranks) {
   ASSIGN_OR_RETURN(Mesh mesh, config.parallel.MeshFor(ranks));
+  if (mesh.tp > 1) {
+    return absl::InvalidArgumentError("parallel.tp: this version's layers are not divided; set 1");
+  }
   const int64_t micro_step = config.data.sequence * config.batch.micro_batch;
   if (config.batch.tokens % (micro_step * mesh.dp) != 0) {
     return absl::InvalidArgumentError(

@@ -1,9 +1,11 @@
 #include "parallel/mesh.h"
 
 #include <array>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "core/strings.h"
 
@@ -87,13 +89,9 @@ int Mesh::RankOf(int at_pp, int at_dp, int at_cp, int at_tp) const {
 }
 
 absl::Status Mesh::CheckSupported() const {
-  std::string text;
-  for (Axis axis : kAxes) {
-    if (axis == Axis::kDp || axis == Axis::kCp || Extent(axis) == 1) continue;
-    StrAppend(&text, text.empty() ? "" : "\n", Name(axis), " = ", Extent(axis),
-              " is not supported by this version; set parallel.", Name(axis), " = 1");
-  }
-  return text.empty() ? absl::OkStatus() : absl::InvalidArgumentError(text);
+  if (pp == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat("pp = ", pp, " is not supported by this version; set parallel.pp = 1"));
 }
 
 std::unique_ptr<Communicator> AxisGroup(Communicator& world, const Mesh& mesh, Axis axis) {
@@ -104,26 +102,60 @@ std::unique_ptr<Communicator> AxisGroup(Communicator& world, const Mesh& mesh, A
   return world.Split(world.rank() - at * Stride(mesh, axis), at, Name(axis));
 }
 
+namespace {
+
+// "dp·cp·tp:2" of the ranks that differ along dp, along cp, and from a neighbour along tp.
+std::string HoldersName(const Mesh& mesh, int copies) {
+  std::vector<std::string> axes;
+  if (mesh.dp > 1) axes.push_back(Name(Axis::kDp));
+  if (mesh.cp > 1) axes.push_back(Name(Axis::kCp));
+  if (copies > 1) axes.push_back(StrCat(Name(Axis::kTp), ":", copies));
+  return absl::StrJoin(axes, "·");
+}
+
+// Where a rank stands among the holders of `copies` neighbours along tp.
+int RankAmongHolders(const Mesh& mesh, int rank, int copies) {
+  const int replica = mesh.Coordinate(rank, Axis::kDp) * mesh.cp + mesh.Coordinate(rank, Axis::kCp);
+  return replica * copies + mesh.Coordinate(rank, Axis::kTp) % copies;
+}
+
+template <class Make>
+RankGroups GroupsOf(const Mesh& mesh, int rank, const Make& holders) {
+  RankGroups groups{.dp = mesh.Coordinate(rank, Axis::kDp), .replicas = holders(1)};
+  for (int copies = 2; copies <= mesh.tp; ++copies) {
+    if (mesh.tp % copies == 0) groups.wider[copies] = holders(copies);
+  }
+  return groups;
+}
+
+}  // namespace
+
 RankGroups MakeGroups(Communicator& world, const Mesh& mesh) {
   CHECK_EQ(world.size(), mesh.size()) << "mesh " << mesh.ToString();
-  const int dp = mesh.Coordinate(world.rank(), Axis::kDp);
-  const int cp = mesh.Coordinate(world.rank(), Axis::kCp);
-  const int at = dp * mesh.cp + cp;
-  RankGroups groups{.dp = dp};
-  if (mesh.cp == 1) {
-    groups.replicas = AxisGroup(world, mesh, Axis::kDp);
-  } else {
-    const int first = world.rank() - dp * Stride(mesh, Axis::kDp) - cp * Stride(mesh, Axis::kCp);
-    groups.replicas = world.Split(first, at, mesh.dp == 1 ? "cp" : "dp·cp");
-  }
+  const int rank = world.rank();
+  RankGroups groups = GroupsOf(mesh, rank, [&](int copies) -> std::unique_ptr<Communicator> {
+    const std::string name = HoldersName(mesh, copies);
+    if (name.empty()) return MakeGroupOfOne(Name(Axis::kDp));
+    const int at_pp = mesh.Coordinate(rank, Axis::kPp);
+    const int at_tp = mesh.Coordinate(rank, Axis::kTp);
+    const int first = mesh.RankOf(at_pp, 0, 0, at_tp / copies * copies);
+    return world.Split(first, RankAmongHolders(mesh, rank, copies), name);
+  });
+  groups.world = &world;
   groups.cp = AxisGroup(world, mesh, Axis::kCp);
+  groups.tp = AxisGroup(world, mesh, Axis::kTp);
   return groups;
 }
 
 RankGroups MakeMetaGroups(const Mesh& mesh, int rank) {
-  return {.dp = rank / mesh.cp,
-          .replicas = MakeMetaCommunicator(rank, mesh.replicas()),
-          .cp = MakeMetaCommunicator(rank % mesh.cp, mesh.cp)};
+  RankGroups groups = GroupsOf(mesh, rank, [&](int copies) {
+    return MakeMetaCommunicator(RankAmongHolders(mesh, rank, copies), mesh.replicas() * copies);
+  });
+  groups.meta_world = MakeMetaCommunicator(rank, mesh.size());
+  groups.world = groups.meta_world.get();
+  groups.cp = MakeMetaCommunicator(mesh.Coordinate(rank, Axis::kCp), mesh.cp);
+  groups.tp = MakeMetaCommunicator(mesh.Coordinate(rank, Axis::kTp), mesh.tp);
+  return groups;
 }
 
 }  // namespace lt2

@@ -23,7 +23,7 @@ struct Mesh {
   std::string ToString() const;  // all four, parses back equal
 
   int size() const { return pp * dp * cp * tp; }
-  // Ranks that hold the same parameters: their gradients are summed, and ZeRO cuts among them.
+  // Ranks that hold the same parts of all parameters.
   int replicas() const { return dp * cp; }
   int Extent(Axis axis) const;
   // A rank's coordinate along an axis, and the rank with these coordinates.
@@ -31,7 +31,7 @@ struct Mesh {
   int RankOf(int at_pp, int at_dp, int at_cp, int at_tp) const;
   bool operator==(const Mesh&) const = default;
 
-  // InvalidArgument, naming the key to change, for axes this version cannot split.
+  // InvalidArgument, naming the key to change, for an axis this version cannot split.
   absl::Status CheckSupported() const;
 };
 
@@ -41,11 +41,12 @@ std::unique_ptr<Communicator> AxisGroup(Communicator& world, const Mesh& mesh, A
 
 // The groups that a rank works in.
 struct RankGroups {
-  int dp = 0;                              // this rank's coordinate
-  Communicator* world = nullptr;           // all that train together
-  std::unique_ptr<Communicator> replicas;  // dp and cp, cp fastest
-  std::unique_ptr<Communicator> cp;        // those that share a row of tokens
-  std::unique_ptr<Communicator> tp;        // those that share layers
+  int dp = 0;                                // this rank's coordinate
+  Communicator* world = nullptr;             // all that train together
+  std::unique_ptr<Communicator> meta_world;  // which a dry run owns
+  std::unique_ptr<Communicator> replicas;    // dp and cp, cp fastest
+  std::unique_ptr<Communicator> cp;          // those that share a row of tokens
+  std::unique_ptr<Communicator> tp;          // those that share layers
   // By c > 1, a divisor of tp: dp, cp and c neighbours along tp, those fastest.
   std::map<int, std::unique_ptr<Communicator>> wider;
   // The ranks among which the gradients of a parameter are summed that `copies` neighbours along tp

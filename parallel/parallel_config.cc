@@ -21,12 +21,10 @@ void ReadDp(const ConfigTable& table, int64_t* dp) {
   }
 }
 
-// An axis that this version cannot split.
 void ReadAxis(const ConfigTable& table, const char* key, int64_t* extent) {
   table.Read(key, extent);
-  if (*extent == 1) return;
-  table.AddError(key, StrCat(key, " = ", *extent,
-                             " is not supported by this version; set parallel.", key, " = 1"));
+  if (*extent >= 1) return;
+  table.AddError(key, StrCat(key, " = ", *extent, ": wants a whole number of at least 1"));
   *extent = 1;
 }
 
@@ -39,12 +37,13 @@ ParallelConfig ParallelConfig::Read(const ConfigTable& table) {
   ParallelConfig config;
   ReadDp(table, &config.dp);
   ReadAxis(table, "tp", &config.tp);
-  table.Read("cp", &config.cp);
-  if (config.cp < 1) {
-    table.AddError("cp", StrCat("cp = ", config.cp, ": wants a whole number of at least 1"));
-    config.cp = 1;
-  }
+  ReadAxis(table, "cp", &config.cp);
   ReadAxis(table, "pp", &config.pp);
+  if (config.pp > 1) {
+    table.AddError(
+        "pp", StrCat("pp = ", config.pp, " is not supported by this version; set parallel.pp = 1"));
+    config.pp = 1;
+  }
   table.Read("zero", &config.zero);
   if (config.zero != 0 && config.zero != 1) {
     table.AddError("zero",
@@ -55,9 +54,8 @@ ParallelConfig ParallelConfig::Read(const ConfigTable& table) {
   config.state_exchange =
       static_cast<StateExchange>(table.ReadChoice("state_exchange", kExchanges, 0));
   table.Read("sequence_parallel", &config.sequence_parallel);
-  if (config.sequence_parallel) {
-    table.AddError("sequence_parallel",
-                   "needs tensor parallelism, which this version does not support; set false");
+  if (config.sequence_parallel && config.tp == 1) {
+    table.AddError("sequence_parallel", "needs ranks that share layers: parallel.tp > 1");
   }
   config.pipeline = kPipelines[table.ReadChoice("pipeline", kPipelines, 0)];
   config.recompute = static_cast<RecomputeChoice>(

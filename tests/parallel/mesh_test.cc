@@ -56,6 +56,46 @@ TEST(Mesh, AxisGroupsHoldTheRanksThatDifferAlongTheAxis) {
   });
 }
 
+// Of a rank's groups: who is in them, by world rank.
+std::vector<int> Members(Communicator& group, Communicator& world) {
+  std::vector<int> members;
+  for (const std::string& other : group.GatherStrings(std::to_string(world.rank()))) {
+    members.push_back(std::stoi(other));
+  }
+  return members;
+}
+
+TEST(Mesh, HoldersAreTheReplicasAndSomeNeighboursAlongTp) {
+  for (const Mesh& mesh : {Mesh{.dp = 2, .cp = 2, .tp = 4}, Mesh{.tp = 6}, Mesh{.cp = 3}}) {
+    SCOPED_TRACE(mesh.ToString());
+    RunRanks(mesh.size(), [&](Communicator& world) {
+      const RankGroups groups = MakeGroups(world, mesh);
+      EXPECT_EQ(groups.world, &world);
+      EXPECT_EQ(groups.dp, mesh.Coordinate(world.rank(), Axis::kDp));
+      EXPECT_EQ(groups.cp->rank(), mesh.Coordinate(world.rank(), Axis::kCp));
+      const int tp_rank = mesh.Coordinate(world.rank(), Axis::kTp);
+      EXPECT_EQ(groups.tp->rank(), tp_rank);
+      EXPECT_EQ(groups.tp->size(), mesh.tp);
+      for (int copies = 1; copies <= mesh.tp; ++copies) {
+        if (mesh.tp % copies > 0) {
+          EXPECT_FALSE(groups.wider.contains(copies));
+          continue;
+        }
+        std::vector<int> want;
+        for (int replica = 0; replica < mesh.replicas(); ++replica) {
+          for (int c = 0; c < copies; ++c) {
+            want.push_back(replica * mesh.tp + tp_rank / copies * copies + c);
+          }
+        }
+        EXPECT_EQ(Members(groups.Holders(copies), world), want) << copies;
+        const RankGroups meta = MakeMetaGroups(mesh, world.rank());
+        EXPECT_EQ(meta.Holders(copies).rank(), groups.Holders(copies).rank());
+        EXPECT_EQ(meta.Holders(copies).size(), groups.Holders(copies).size());
+      }
+    });
+  }
+}
+
 TEST(ParallelConfig, ReadsAndRefuses) {
   ConfigTable table = *ConfigTable::Parse("dp = 4\nzero = 0\nprecision = \"fp64\"", "run.toml");
   ParallelConfig config = ParallelConfig::Read(table);
@@ -69,12 +109,22 @@ TEST(ParallelConfig, ReadsAndRefuses) {
   config.dp = 0;
   EXPECT_EQ(config.MeshFor(3)->dp, 3);
 
-  table = *ConfigTable::Parse("dp = \"all\"\ntp = 2\nzero = 2\nprecision = \"fp8\"", "run.toml");
+  table = *ConfigTable::Parse("tp = 2\ncp = 3\nsequence_parallel = true", "run.toml");
+  config = ParallelConfig::Read(table);
+  EXPECT_TRUE(table.Finish().ok()) << table.Finish();
+  EXPECT_EQ(*config.MeshFor(12), (Mesh{.dp = 2, .cp = 3, .tp = 2}));
+  EXPECT_TRUE(config.sequence_parallel);
+
+  table = *ConfigTable::Parse(
+      "dp = \"all\"\ntp = 0\npp = 2\nzero = 3\nsequence_parallel = true\nprecision = \"fp8\"",
+      "run.toml");
   ParallelConfig::Read(table);
   const std::string errors = table.Finish().ToString();
   EXPECT_THAT(errors, HasSubstr("dp: wants \"auto\" or a whole number"));
-  EXPECT_THAT(errors, HasSubstr("tp = 2 is not supported by this version; set parallel.tp = 1"));
-  EXPECT_THAT(errors, HasSubstr("zero = 2 is not supported by this version"));
+  EXPECT_THAT(errors, HasSubstr("tp = 0: wants a whole number of at least 1"));
+  EXPECT_THAT(errors, HasSubstr("pp = 2 is not supported by this version; set parallel.pp = 1"));
+  EXPECT_THAT(errors, HasSubstr("zero = 3 is not supported by this version"));
+  EXPECT_THAT(errors, HasSubstr("sequence_parallel: needs ranks that share layers"));
   EXPECT_THAT(errors, HasSubstr("precision: wants one of"));
 }
 
