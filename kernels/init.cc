@@ -91,7 +91,7 @@ void InitParam(const Param& param, uint64_t seed) {
   const Tensor& value = param.master;
   const Tensor on_host =
       value.on_gpu() ? Tensor::Empty(value.shape(), value.dtype(), {Backend::kCpu}) : value;
-  InitTensor(param.spec, Box::Whole(param.spec.shape), seed, on_host);
+  InitTensor(param.spec, param.held, seed, on_host);
   if (value.on_gpu()) value.CopyFrom(on_host);
 }
 

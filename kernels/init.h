@@ -14,7 +14,7 @@ namespace lt2 {
 // tensor. Nothing happens on kMeta.
 void InitTensor(const ParamSpec& spec, const Box& box, uint64_t seed, const Tensor& value);
 
-// The whole parameter's master, wherever it lives.
+// What is held of the parameter's master, wherever it lives.
 void InitParam(const Param& param, uint64_t seed);
 
 // One element of the logical tensor, before rounding to its dtype.

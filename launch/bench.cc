@@ -212,7 +212,7 @@ absl::StatusOr<StepTiming> BenchStep(const RunConfig& config, Device device, int
   const MachineLimits limits = MeasureLimits(device, options.dtype);
   CachingAllocator& memory = CachingAllocator::Of(device);
   memory.Trim();
-  const MemoryPlan plan = PlanMemory(options, mesh, groups.replicas->rank(), /*diagnostics=*/false);
+  const MemoryPlan plan = PlanMemory(options, mesh, world.rank(), /*diagnostics=*/false);
   RETURN_IF_ERROR(Agree(world, CheckFits(plan, MemoryBudget(device, world.local_size()))));
   const int64_t before = memory.stats().live;
   TrainStep step(options, mesh, groups);

@@ -64,7 +64,8 @@ std::vector<PolicyPlan> PlanPolicies(StepOptions options, const Mesh& mesh) {
        {RecomputePolicy::kNone, RecomputePolicy::kFfn, RecomputePolicy::kMixer,
         RecomputePolicy::kBlock, RecomputePolicy::kLoop}) {
     options.recompute = policy;
-    plans.push_back({policy, PlanMemory(options, mesh, mesh.cp - 1)});
+    plans.push_back(
+        {policy, PlanMemory(options, mesh, mesh.RankOf(0, 0, mesh.cp - 1, mesh.tp - 1))});
   }
   return plans;
 }

@@ -26,12 +26,12 @@ struct MemoryPlan {
   std::string ToString() const;
 };
 
-// For rank `rank` of the mesh's replicas. `diagnostics`: the step also reads out every
-// loop, as logging intervals do.
+// For rank `rank` of the mesh. `diagnostics`: the step also reads out every loop, as logging
+// intervals do.
 MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, int rank, bool diagnostics = true);
 
-// The same step under every policy, in the order of RecomputePolicy, for a rank with the most
-// tokens.
+// The same step under every policy, in the order of RecomputePolicy, for the rank with the most
+// tokens and rows.
 struct PolicyPlan {
   RecomputePolicy policy;
   MemoryPlan memory;

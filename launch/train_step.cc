@@ -21,7 +21,7 @@ TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, const RankGro
       stream_{.device = options.device},
       graphs_(options.graphs && options.device.backend == Backend::kCuda, options.device),
       model_(options.model),
-      layout_(Layout(model_.params().specs(), mesh, options.zero)),
+      layout_(Layout(model_.params().specs(), mesh, options.zero, {}, groups.tp->rank())),
       shard_(mesh.cp == 1 ? nullptr
                           : std::make_unique<ContextShard>(*groups.cp, tokens_per_micro_batch(),
                                                            options.max_documents, options.device,
@@ -35,18 +35,19 @@ TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, const RankGro
       sums_(losses_.Rows(0, model_.loss_sums())),
       auxiliary_(losses_.Rows(model_.loss_sums(), model_.loss_sums() + 1)) {
   const std::vector<Param*> params = model_.params().all();
-  for (Param* param : params) {
-    const Shape& shape = param->spec.shape;
+  for (size_t p = 0; p < params.size(); ++p) {
+    Param* const param = params[p];
+    param->Hold(layout_.entries[p].held);
+    const Shape& shape = param->held.extent;
     const DType master = AccumulatorOf(options.dtype);
     if (options.dtype != master && !param->spec.elementwise) {
       param->BindValue(Tensor::Empty(shape, options.dtype, options.device));
     }
     param->BindMaster(Tensor::Zeros(shape, master, options.device));
   }
-  reducer_ = std::make_unique<Reducer>(params, layout_, *groups.replicas);
-  optimizer_ = std::make_unique<Optimizer>(params, layout_, *groups.replicas,
-                                           std::make_unique<AdamWRule>(options.optimizer),
-                                           options.optimizer);
+  reducer_ = std::make_unique<Reducer>(params, layout_, groups);
+  optimizer_ = std::make_unique<Optimizer>(
+      params, layout_, groups, std::make_unique<AdamWRule>(options.optimizer), options.optimizer);
 }
 
 void TrainStep::InitializeParameters(uint64_t seed) {

@@ -138,14 +138,14 @@ absl::Status Trainer::Prepare() {
   ASSIGN_OR_RETURN(const StepOptions step_options,
                    StepOptionsFor(config_, mesh_, options_.device,
                                   loader_->max_documents(config_.batch.micro_batch), world_));
-  plan_ = PlanMemory(step_options, mesh_, groups_.replicas->rank());
+  plan_ = PlanMemory(step_options, mesh_, world_.rank());
   LogInfo(plan_.ToString());
   LogDebug(StrCat("data ", loader_->fingerprint(), ", ", loader_->valid_windows(),
                   " validation windows"));
   RETURN_IF_ERROR(
       Agree(world_, CheckFits(plan_, MemoryBudget(options_.device, world_.local_size()))));
   step_ = std::make_unique<TrainStep>(step_options, mesh_, groups_);
-  GiveMemoryAdvice(step_options, mesh_, groups_.replicas->rank());
+  GiveMemoryAdvice(step_options, mesh_, world_.rank());
   step_->ReserveWorkspace(plan_.peak_bytes - plan_.persistent_bytes);
   step_->InitializeParameters(config_.run.seed);
   return absl::OkStatus();

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <numeric>
+#include <utility>
 
 namespace lt2 {
 namespace {
@@ -12,14 +15,30 @@ int64_t Aligned(int64_t elements) { return (elements + kAlign - 1) / kAlign * kA
 
 int64_t LeadingExtent(const Shape& shape) { return shape.rank() == 0 ? 1 : shape[0]; }
 
-Box BoxOfRows(const Shape& shape, int64_t first, int64_t last) {
-  return shape.rank() == 0 ? Box::Whole(shape) : Box::RowsOf(shape, first, last);
+Box RowsOfBox(Box box, int64_t first, int64_t last) {
+  if (box.extent.rank() == 0) return box;
+  box.begin[0] += first;
+  box.extent[0] = last - first;
+  return box;
 }
 
-int64_t BucketElements(std::span<const ParamSpec> specs, const LayoutOptions& options) {
+// Ranks along tp that hold the same part.
+int CopiesOf(const ParamSpec& spec, int tp) {
+  CHECK_EQ(tp % spec.split.parts, 0)
+      << spec.name << ": " << spec.split.parts << " parts among tp = " << tp;
+  return static_cast<int>(tp / spec.split.parts);
+}
+
+// In a bucket's buffer, of the rank that holds most: what buckets are closed by, so that it is the
+// same on every rank.
+int64_t MostElements(const ParamSpec& spec, int tp) {
+  return Aligned(HeldBox(spec, tp, tp - 1).size());
+}
+
+int64_t BucketElements(std::span<const ParamSpec> specs, int tp, const LayoutOptions& options) {
   if (options.bucket_elements > 0) return options.bucket_elements;
   int64_t total = 0;
-  for (const ParamSpec& spec : specs) total += Aligned(spec.shape.size());
+  for (const ParamSpec& spec : specs) total += MostElements(spec, tp);
   return std::clamp<int64_t>(total / 8, 1 << 16, 1 << 22);
 }
 
@@ -27,100 +46,144 @@ int64_t BucketElements(std::span<const ParamSpec> specs, const LayoutOptions& op
 struct Cut {
   int64_t offset = 0;  // in the bucket
   size_t param = 0;    // in the bucket's list: the parameter the cut lies in, or before
-  int64_t row = 0;     // of that parameter, below its leading extent
+  int64_t row = 0;     // of what is held of that parameter, below its leading extent
 };
 
-// The one nearest to `ideal`.
-Cut NearestCut(const Bucket& bucket, std::span<const ParamSpec> specs, bool whole_parameters,
-               int64_t ideal) {
-  int64_t begin = 0;
-  for (size_t i = 0; i < bucket.params.size(); ++i) {
-    const Shape& shape = specs[bucket.params[i]].shape;
-    const int64_t end = begin + Aligned(shape.size());
-    if (ideal >= end) {
-      begin = end;
-      continue;
+using Cuts = std::vector<Cut>;  // where the holders' shards end
+
+// Cuts one bucket among its holders.
+class Cutter {
+ public:
+  Cutter(LayoutTable& table, Bucket& bucket, int holders, bool whole_parameters)
+      : table_(table), bucket_(bucket), holders_(holders), whole_parameters_(whole_parameters) {}
+
+  // Notes each holder's rows with the parameters.
+  void Run() {
+    Cut from;
+    for (const Cut& to : Choose()) {
+      const int rank = static_cast<int>(bucket_.shard_counts.size());
+      bucket_.shard_counts.push_back(to.offset - from.offset);
+      for (size_t i = from.param; i < bucket_.params.size() && i <= to.param; ++i) {
+        const Box& held = HeldAt(i);
+        const int64_t rows = LeadingExtent(held.extent);
+        const int64_t first = i == from.param ? from.row : 0;
+        const int64_t last = i == to.param ? to.row : rows;
+        if (first >= last) continue;
+        table_.entries[bucket_.params[i]].owners.push_back(
+            {rank, RowsOfBox(held, first, last), held.size() / rows * first});
+      }
+      from = to;
     }
-    const int64_t rows = whole_parameters ? 1 : LeadingExtent(shape);
-    const int64_t per_row = shape.size() / rows;
-    const int64_t row = std::min(rows, (ideal - begin + per_row / 2) / per_row);
-    if (row < rows) return {begin + row * per_row, i, row};
-    return {end, i + 1, 0};
   }
-  return {ideal, bucket.params.size(), 0};
-}
 
-using Cuts = std::vector<Cut>;  // where the ranks' shards end
+ private:
+  const Box& HeldAt(size_t i) const { return table_.entries[bucket_.params[i]].held; }
 
-Cuts CutsAt(const Bucket& bucket, std::span<const ParamSpec> specs, bool whole_parameters, int dp,
-            const std::function<int64_t(int rank)>& ideal) {
-  Cuts cuts;
-  for (int rank = 0; rank < dp; ++rank) {
-    cuts.push_back(NearestCut(bucket, specs, whole_parameters, ideal(rank)));
+  // Equal shards if at most a 64th of padding makes them so.
+  Cuts Choose() {
+    const int64_t least = Aligned((bucket_.elements + holders_ - 1) / holders_);
+    for (int64_t shard = least; shard * holders_ <= bucket_.elements + bucket_.elements / 64;
+         shard += kAlign) {
+      Cuts cuts = At([shard](int rank) { return shard * (rank + 1); });
+      const bool even = std::ranges::all_of(cuts, [&, end = int64_t{0}](const Cut& cut) mutable {
+        return cut.offset == (end += shard);
+      });
+      if (!even) continue;
+      bucket_.elements = shard * holders_;
+      return cuts;
+    }
+    return At([&](int rank) { return bucket_.elements * (rank + 1) / holders_; });
   }
-  return cuts;
-}
 
-// Where the ranks' shards of a bucket end: equal ones if at most a 64th of padding makes them so.
-Cuts ChooseCuts(Bucket& bucket, std::span<const ParamSpec> specs, bool whole_parameters, int dp) {
-  const int64_t least = Aligned((bucket.elements + dp - 1) / dp);
-  for (int64_t shard = least; shard * dp <= bucket.elements + bucket.elements / 64;
-       shard += kAlign) {
-    Cuts cuts = CutsAt(bucket, specs, whole_parameters, dp,
-                       [shard](int rank) { return shard * (rank + 1); });
-    const bool even = std::ranges::all_of(cuts, [&, end = int64_t{0}](const Cut& cut) mutable {
-      return cut.offset == (end += shard);
-    });
-    if (!even) continue;
-    bucket.elements = shard * dp;
+  Cuts At(const std::function<int64_t(int rank)>& ideal) const {
+    Cuts cuts;
+    for (int rank = 0; rank < holders_; ++rank) cuts.push_back(Nearest(ideal(rank)));
     return cuts;
   }
-  return CutsAt(bucket, specs, whole_parameters, dp,
-                [&](int rank) { return bucket.elements * (rank + 1) / dp; });
-}
 
-// Cuts one bucket among the ranks and notes each rank's rows with the parameters.
-void Shard(LayoutTable& table, Bucket& bucket, std::span<const ParamSpec> specs,
-           bool whole_parameters) {
-  Cut from;
-  for (const Cut& to : ChooseCuts(bucket, specs, whole_parameters, table.replicas)) {
-    const int rank = static_cast<int>(bucket.shard_counts.size());
-    bucket.shard_counts.push_back(to.offset - from.offset);
-    for (size_t i = from.param; i < bucket.params.size() && i <= to.param; ++i) {
-      const Shape& shape = specs[bucket.params[i]].shape;
-      const int64_t rows = LeadingExtent(shape);
-      const int64_t first = i == from.param ? from.row : 0;
-      const int64_t last = i == to.param ? to.row : rows;
-      if (first >= last) continue;
-      table.entries[bucket.params[i]].owners.push_back(
-          {rank, BoxOfRows(shape, first, last), shape.size() / rows * first});
+  Cut Nearest(int64_t ideal) const {
+    int64_t begin = 0;
+    for (size_t i = 0; i < bucket_.params.size(); ++i) {
+      const Shape& shape = HeldAt(i).extent;
+      const int64_t end = begin + Aligned(shape.size());
+      if (ideal >= end) {
+        begin = end;
+        continue;
+      }
+      const int64_t rows = whole_parameters_ ? 1 : LeadingExtent(shape);
+      const int64_t per_row = shape.size() / rows;
+      const int64_t row = std::min(rows, (ideal - begin + per_row / 2) / per_row);
+      if (row < rows) return {begin + row * per_row, i, row};
+      return {end, i + 1, 0};
     }
-    from = to;
+    return {ideal, bucket_.params.size(), 0};
+  }
+
+  LayoutTable& table_;
+  Bucket& bucket_;
+  const int holders_;
+  const bool whole_parameters_;
+};
+
+// Buckets fire one after the other: each when the last of its parameters does.
+void SortByCompletion(LayoutTable& table) {
+  std::ranges::sort(table.buckets, [](const Bucket& a, const Bucket& b) {
+    return a.params.back() > b.params.back();
+  });
+  for (size_t b = 0; b < table.buckets.size(); ++b) {
+    for (int p : table.buckets[b].params) table.entries[p].bucket = static_cast<int>(b);
   }
 }
 
 }  // namespace
 
+Box HeldBox(const ParamSpec& spec, int tp, int tp_rank) {
+  Box box = Box::Whole(spec.shape);
+  const auto [dim, parts, whole_gradient] = spec.split;
+  if (parts == 1) return box;
+  CHECK_LT(dim, spec.shape.rank()) << spec.name;
+  CHECK_LE(parts, spec.shape[dim]) << spec.name;
+  const int64_t part = tp_rank / CopiesOf(spec, tp);
+  box.begin[dim] = PartBegin(spec.shape[dim], parts, part);
+  box.extent[dim] = PartBegin(spec.shape[dim], parts, part + 1) - box.begin[dim];
+  return box;
+}
+
 LayoutTable Layout(std::span<const ParamSpec> specs, const Mesh& mesh, int zero,
-                   const LayoutOptions& options) {
-  CHECK(mesh.pp == 1 && mesh.tp == 1) << mesh.ToString();
+                   const LayoutOptions& options, int tp_rank) {
+  CHECK_EQ(mesh.pp, 1);
   CHECK(zero == 0 || zero == 1) << "zero = " << zero;
-  LayoutTable table{.replicas = mesh.replicas(), .zero = zero};
+  LayoutTable table{.zero = zero};
   table.entries.resize(specs.size());
-  const int64_t limit = BucketElements(specs, options);
+  const int64_t limit = BucketElements(specs, mesh.tp, options);
+  struct Open {
+    int bucket = 0;
+    int64_t most = 0;
+  };
+  std::map<std::pair<int, bool>, Open> open;  // by copies, and whether their gradients are whole
   for (int p = static_cast<int>(specs.size()) - 1; p >= 0; --p) {
-    CHECK_GT(specs[p].shape.size(), 0) << specs[p].name;
-    if (table.buckets.empty() || table.buckets.back().elements >= limit)
-      table.buckets.emplace_back();
-    Bucket& bucket = table.buckets.back();
-    table.entries[p] = {.param = p,
-                        .bucket = static_cast<int>(table.buckets.size()) - 1,
-                        .offset = bucket.elements,
-                        .held = Box::Whole(specs[p].shape)};
+    const ParamSpec& spec = specs[p];
+    CHECK_GT(spec.shape.size(), 0) << spec.name;
+    const int copies = CopiesOf(spec, mesh.tp);
+    const bool whole = copies > 1 && spec.split.whole_gradient;
+    const auto [at, is_new] = open.try_emplace({copies, whole});
+    Open& last = at->second;
+    if (is_new || last.most >= limit) {
+      last = {.bucket = static_cast<int>(table.buckets.size())};
+      table.buckets.push_back(
+          {.copies = whole ? 1 : copies, .counted = !whole || tp_rank % copies == 0});
+    }
+    Bucket& bucket = table.buckets[last.bucket];
+    table.entries[p] = {
+        .param = p, .offset = bucket.elements, .held = HeldBox(spec, mesh.tp, tp_rank)};
     bucket.params.push_back(p);
-    bucket.elements += Aligned(specs[p].shape.size());
+    bucket.elements += Aligned(table.entries[p].held.size());
+    last.most += MostElements(spec, mesh.tp);
   }
-  for (Bucket& bucket : table.buckets) Shard(table, bucket, specs, options.whole_parameters);
+  SortByCompletion(table);
+  for (Bucket& bucket : table.buckets) {
+    Cutter(table, bucket, mesh.replicas() * bucket.copies, options.whole_parameters).Run();
+  }
   return table;
 }
 

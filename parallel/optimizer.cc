@@ -26,22 +26,25 @@ const char* TextOf(SkipReason reason) {
   return "?";
 }
 
+bool HasOthers(const Bucket& bucket) { return bucket.shard_counts.size() > 1; }
+
 }  // namespace
 
 Optimizer::Optimizer(std::span<Param* const> params, const LayoutTable& layout,
-                     Communicator& replicas, std::unique_ptr<UpdateRule> rule,
+                     const RankGroups& groups, std::unique_ptr<UpdateRule> rule,
                      const OptimizerConfig& config)
     : params_(params.begin(), params.end()),
       layout_(layout),
-      replicas_(replicas),
+      groups_(groups),
       rule_(std::move(rule)),
       config_(config),
+      gathers_any_(layout.zero > 0 && std::ranges::any_of(layout.buckets, HasOthers)),
       gathers_(layout.buckets.size()),
       awaited_(layout.buckets.size()) {
   CHECK_EQ(params_.size(), layout.entries.size());
-  CHECK_EQ(replicas.size(), layout.replicas);
   hyper_ = Tensor::Zeros({kHyperSize}, DType::kF64, params_[0]->master.device());
   for (const Bucket& bucket : layout.buckets) {
+    const int rank = groups.Holders(bucket.copies).rank();
     const Tensor like = params_[bucket.params[0]]->master;
     Tensor& buffer =
         values_.emplace_back(Tensor::Zeros({bucket.elements}, like.dtype(), like.device()));
@@ -54,9 +57,11 @@ Optimizer::Optimizer(std::span<Param* const> params, const LayoutTable& layout,
       param.BindMaster(view);
       CHECK(param.main_grad.defined()) << param.spec.name << ": make the reducer first";
       for (const OwnedPiece& piece : entry.owners) {
-        if (piece.rank != replicas.rank()) continue;
-        unique_params_.push_back(p);
-        unique_gradients_.push_back(param.main_grad.Flat(piece.offset, piece.box.size()));
+        if (piece.rank != rank) continue;
+        if (bucket.counted) {
+          unique_params_.push_back(p);
+          unique_gradients_.push_back(param.main_grad.Flat(piece.offset, piece.box.size()));
+        }
         if (layout.zero > 0) pieces.push_back(MakePiece(p, piece.box, piece.offset));
       }
       if (layout.zero == 0) pieces.push_back(MakePiece(p, entry.held, 0));
@@ -72,8 +77,9 @@ Optimizer::~Optimizer() {
 }
 
 Optimizer::Piece Optimizer::MakePiece(int param, const Box& box, int64_t offset) const {
-  CHECK(!rule_->NeedsWholeParameters() || box == layout_.entries[param].held)
-      << params_[param]->spec.name << ": this update rule needs LayoutOptions::whole_parameters";
+  CHECK(!rule_->NeedsWholeParameters() || box.extent == params_[param]->spec.shape)
+      << params_[param]->spec.name << ": this update rule needs LayoutOptions::whole_parameters "
+      << "and ranks that hold all of a parameter";
   const Param& p = *params_[param];
   Piece piece{.param = param,
               .box = box,
@@ -123,33 +129,37 @@ void Optimizer::MakeScalars(const StepInput& input) {
     return;
   }
   inputs_ = Upload({kInputScalars + sums_ + maxes_}, DType::kF64, device);
-  scalars_ = Tensor::Zeros({replicas_.size(), kScalarOthers + others}, DType::kF64, device);
+  scalars_ = Tensor::Zeros({groups_.world->size(), kScalarOthers + others}, DType::kF64, device);
   report_ = Tensor::Zeros({kReportOthers + others}, DType::kF64, device);
+  if (losses > 0) no_losses_ = Tensor::Zeros(input.losses.shape(), DType::kF64, device);
 }
 
 void Optimizer::Prepare(const StepInput& input) {
   WaitForValues();
   MakeScalars(input);
-  losses_ = input.losses;
+  const bool counts = groups_.tp->rank() == 0;
+  losses_ = counts ? input.losses : no_losses_;
   tokens_at_ = input.tokens_at;
   if (hyper_.on_meta()) return;
   double* to = inputs_.Next<double>();
   to[kInputLr] = input.lr;
-  to[kInputTokens] = input.counted_tokens;
-  to[kInputBadLosses] = input.bad_losses;
-  std::ranges::copy(input.maxes, std::ranges::copy(input.sums, to + kInputScalars).out);
+  to[kInputTokens] = counts ? input.counted_tokens : 0;
+  to[kInputBadLosses] = counts ? input.bad_losses : 0;
+  to = std::transform(input.sums.begin(), input.sums.end(), to + kInputScalars,
+                      [counts](double sum) { return counts ? sum : 0; });
+  std::ranges::copy(input.maxes, to);
   inputs_.Send();
 }
 
 void Optimizer::Update(Stream& stream, bool gather) {
+  Communicator& world = *groups_.world;
   SquaredNorms(stream, {.x = unique_gradients_, .sums = squares_});
   StepScalars(stream, {.squares = squares_,
                        .losses = losses_,
                        .tokens_at = tokens_at_,
                        .inputs = inputs_.tensor(),
-                       .scalars = scalars_.Rows(replicas_.rank(), replicas_.rank() + 1)});
-  replicas_.AllGather(scalars_, std::vector<int64_t>(replicas_.size(), scalars_.dim(1)),
-                      "step_scalars");
+                       .scalars = scalars_.Rows(world.rank(), world.rank() + 1)});
+  world.AllGather(scalars_, std::vector<int64_t>(world.size(), scalars_.dim(1)), "step_scalars");
   StepDecision(stream, {.scalars = scalars_,
                         .maxes = maxes_,
                         .inputs = inputs_.tensor(),
@@ -179,8 +189,9 @@ void Optimizer::UpdateValues(Stream& stream, bool gather) {
 }
 
 void Optimizer::GatherBucket(int bucket) {
-  gathers_[bucket] = replicas_.AllGatherAsync(values_[bucket], layout_.buckets[bucket].shard_counts,
-                                              "gather_values");
+  const Bucket& cut = layout_.buckets[bucket];
+  gathers_[bucket] = groups_.Holders(cut.copies)
+                         .AllGatherAsync(values_[bucket], cut.shard_counts, "gather_values");
   awaited_[bucket] = true;
 }
 
@@ -281,10 +292,12 @@ std::vector<StatePiece> Optimizer::List(bool owned) const {
     list.push_back({group, params_[param]->spec.name, part, rows});
   };
   const std::vector<std::string> names = rule_->StateNames();
-  for (const std::vector<Piece>& pieces : pieces_) {
-    for (const Piece& piece : pieces) {
+  for (size_t b = 0; b < pieces_.size(); ++b) {
+    const Bucket& bucket = layout_.buckets[b];
+    const int rank = groups_.Holders(bucket.copies).rank();
+    for (const Piece& piece : pieces_[b]) {
       for (const OwnedPiece& mine : layout_.entries[piece.param].owners) {
-        if (!owned || mine.rank != replicas_.rank()) continue;
+        if (!owned || !bucket.counted || mine.rank != rank) continue;
         add("param", piece.param, piece.box, piece.value, mine.box);
         for (size_t s = 0; s < names.size(); ++s) {
           add(names[s], piece.param, piece.box, piece.states[s], mine.box);

@@ -15,7 +15,8 @@
 
 namespace lt2 {
 
-// What a step needs and what may ride along in its one exchange.
+// What a step needs and what may ride along in its one exchange. Of ranks along tp, which have the
+// same tokens, losses and sums, only the first one's are added.
 struct StepInput {
   int64_t step = 0;                 // of the run, the first is 1
   double lr = 0;                    // from the schedule
@@ -59,7 +60,7 @@ class Optimizer {
  public:
   // Moves the parameters' values into flat buffers, one a bucket. params: in the layout's order.
   // The references must outlive the optimizer.
-  Optimizer(std::span<Param* const> params, const LayoutTable& layout, Communicator& replicas,
+  Optimizer(std::span<Param* const> params, const LayoutTable& layout, const RankGroups& groups,
             std::unique_ptr<UpdateRule> rule, const OptimizerConfig& config);
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;
@@ -86,7 +87,7 @@ class Optimizer {
   void WaitForValues(int end);
   void Gathered() { gathered_ = true; }
   // True if an update leaves values with their owners.
-  bool Gathers() const { return layout_.zero > 0 && replicas_.size() > 1; }
+  bool Gathers() const { return gathers_any_; }
   // Whoever has written masters says so before WaitForValues.
   void MastersChanged() { rounded_ = false; }
   // What WaitForValues does after that, alone.
@@ -127,9 +128,10 @@ class Optimizer {
 
   const std::vector<Param*> params_;
   const LayoutTable& layout_;
-  Communicator& replicas_;
+  const RankGroups& groups_;
   const std::unique_ptr<UpdateRule> rule_;
   const OptimizerConfig config_;
+  const bool gathers_any_;
   OptimizerCounters counters_;
 
   std::vector<Tensor> values_;              // by bucket
@@ -144,7 +146,7 @@ class Optimizer {
   // Of kernels/step_decision.h, all F64.
   Tensor squares_, scalars_, hyper_, report_, step_counters_;
   Upload inputs_;
-  Tensor losses_;  // the step's input
+  Tensor losses_, no_losses_;  // the step's input, and what a rank adds whose are counted elsewhere
   int64_t tokens_at_ = -1;
   int64_t sums_ = 0, maxes_ = 0;
 };

@@ -4,11 +4,12 @@
 
 namespace lt2 {
 
-Reducer::Reducer(std::span<Param* const> params, const LayoutTable& layout, Communicator& replicas)
-    : params_(params.begin(), params.end()), layout_(layout), replicas_(replicas) {
+Reducer::Reducer(std::span<Param* const> params, const LayoutTable& layout,
+                 const RankGroups& groups)
+    : params_(params.begin(), params.end()), layout_(layout), groups_(groups) {
   CHECK_EQ(params_.size(), layout.entries.size());
-  CHECK_EQ(replicas.size(), layout.replicas);
   for (const Bucket& bucket : layout.buckets) {
+    CHECK_EQ(groups.Holders(bucket.copies).size(), static_cast<int>(bucket.shard_counts.size()));
     const Tensor& like = params_[bucket.params[0]]->master;
     buckets_.push_back({Tensor::Zeros({bucket.elements}, like.dtype(), like.device())});
   }
@@ -49,11 +50,12 @@ void Reducer::FireReadyBuckets() {
   constexpr const char* kLabel = "reduce_gradients";
   while (fired_ < buckets_.size() && buckets_[fired_].outstanding == 0) {
     BucketState& bucket = buckets_[fired_];
+    Communicator& holders = groups_.Holders(layout_.buckets[fired_].copies);
     const std::vector<int64_t>& counts = layout_.buckets[fired_].shard_counts;
     bucket.pending =
         layout_.zero == 0
-            ? replicas_.AllReduceAsync(bucket.gradient, Reduction::kSum, kLabel)
-            : replicas_.ReduceScatterAsync(bucket.gradient, counts, Reduction::kSum, kLabel);
+            ? holders.AllReduceAsync(bucket.gradient, Reduction::kSum, kLabel)
+            : holders.ReduceScatterAsync(bucket.gradient, counts, Reduction::kSum, kLabel);
     ++fired_;
   }
 }

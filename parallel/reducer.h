@@ -1,4 +1,4 @@
-// Sums gradients over the ranks that hold the same parameters while the backward still runs.
+// Sums gradients over the ranks that hold a parameter while the backward still runs.
 //
 // Owns the gradient buffers, one a bucket; Param::main_grad are views of them. The last use of a
 // bucket's last parameter fires its reduction: an all-reduce (ZeRO 0), or a reduce-scatter in place
@@ -17,7 +17,7 @@ class Reducer {
  public:
   // Binds the gradients of `params` (in the order of the layout) and sets their on_ready. All three
   // must outlive the reducer, which must outlive the use of the gradients.
-  Reducer(std::span<Param* const> params, const LayoutTable& layout, Communicator& replicas);
+  Reducer(std::span<Param* const> params, const LayoutTable& layout, const RankGroups& groups);
   ~Reducer();
   Reducer(const Reducer&) = delete;
 
@@ -42,7 +42,7 @@ class Reducer {
 
   const std::vector<Param*> params_;
   const LayoutTable& layout_;
-  Communicator& replicas_;
+  const RankGroups& groups_;
   std::vector<BucketState> buckets_;
   size_t fired_ = 0;  // buckets reduced in this step
   bool in_step_ = false;

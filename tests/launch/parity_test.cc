@@ -264,9 +264,11 @@ void TrainAsRank(Communicator& world, const MeshCase& mesh_case, StepOptions opt
   for (int s = 0; s < kSteps; ++s) {
     const auto look = [&] {
       for (size_t p = 0; p < params.size(); ++p) {
+        const Communicator& holders =
+            groups.Holders(layout.buckets[layout.entries[p].bucket].copies);
         const std::vector<double> got = params[p]->main_grad.ToDoubles();
         for (const OwnedPiece& piece : layout.entries[p].owners) {
-          if (options.zero > 0 && piece.rank != groups.replicas->rank()) continue;
+          if (options.zero > 0 && piece.rank != holders.rank()) continue;
           const int64_t size = piece.box.size();
           const double distance =
               Distance(std::span(got).subspan(piece.offset, size),

@@ -40,10 +40,11 @@ TEST(Mpi, AgreesWithTheLauncher) {
 // Three AdamW steps.
 std::vector<double> ThreeSteps(Communicator& ranks, int zero) {
   Toy toy(ToySpecs(), DType::kF32);
-  const LayoutTable layout =
-      Layout(ToySpecs(), {.dp = ranks.size()}, zero, {.bucket_elements = 200});
-  Reducer reducer(toy.params, layout, ranks);
-  Optimizer optimizer(toy.params, layout, ranks, std::make_unique<AdamWRule>(OptimizerConfig{}),
+  const Mesh mesh{.dp = ranks.size()};
+  const RankGroups groups = MakeGroups(ranks, mesh);
+  const LayoutTable layout = Layout(ToySpecs(), mesh, zero, {.bucket_elements = 200});
+  Reducer reducer(toy.params, layout, groups);
+  Optimizer optimizer(toy.params, layout, groups, std::make_unique<AdamWRule>(OptimizerConfig{}),
                       {});
   Stream stream;
   for (int step = 1; step <= 3; ++step) {
@@ -76,10 +77,11 @@ TEST(Mpi, MostOfTheReductionTimeLiesInsideBackward) {
   for (int p = 0; p < 12; ++p) specs.push_back({.name = StrCat("p", p), .shape = {256, 1024}});
   for (int zero : {0, 1}) {
     Toy toy(specs, DType::kF32);
-    const LayoutTable layout =
-        Layout(specs, {.dp = world->size()}, zero, {.bucket_elements = 1 << 18});
+    const Mesh mesh{.dp = world->size()};
+    const RankGroups groups = MakeGroups(*world, mesh);
+    const LayoutTable layout = Layout(specs, mesh, zero, {.bucket_elements = 1 << 18});
     ASSERT_EQ(layout.buckets.size(), 12u);
-    Reducer reducer(toy.params, layout, *world);
+    Reducer reducer(toy.params, layout, groups);
     double begin = 0, end = 0;
     for (int step = 0; step < 2; ++step) {  // the first one warms up
       world->Barrier();

@@ -140,9 +140,11 @@ std::vector<double> ThreeSteps(Communicator& ranks, int zero, Device device) {
     Toy::Fill(host);
     param->master.CopyFrom(host.value);
   }
-  const LayoutTable layout = Layout(specs, {.dp = ranks.size()}, zero, {.bucket_elements = 200});
-  Reducer reducer(toy.params, layout, ranks);
-  Optimizer optimizer(toy.params, layout, ranks, std::make_unique<AdamWRule>(OptimizerConfig{}),
+  const Mesh mesh{.dp = ranks.size()};
+  const RankGroups groups = MakeGroups(ranks, mesh);
+  const LayoutTable layout = Layout(specs, mesh, zero, {.bucket_elements = 200});
+  Reducer reducer(toy.params, layout, groups);
+  Optimizer optimizer(toy.params, layout, groups, std::make_unique<AdamWRule>(OptimizerConfig{}),
                       {});
   Stream stream{.device = device};
   for (int step = 1; step <= 3; ++step) {
@@ -192,9 +194,11 @@ std::vector<double> StepsInGraphs(bool graphs, int zero) {
     param->master.CopyFrom(Random(param->master.size(), 1));
     gradients.push_back(param->master.Clone());
   }
-  const LayoutTable layout = Layout(specs, {.dp = world->size()}, zero, {.bucket_elements = 200});
-  Reducer reducer(toy.params, layout, *world);
-  Optimizer optimizer(toy.params, layout, *world, std::make_unique<AdamWRule>(OptimizerConfig{}),
+  const Mesh mesh{.dp = world->size()};
+  const RankGroups groups = MakeGroups(*world, mesh);
+  const LayoutTable layout = Layout(specs, mesh, zero, {.bucket_elements = 200});
+  Reducer reducer(toy.params, layout, groups);
+  Optimizer optimizer(toy.params, layout, groups, std::make_unique<AdamWRule>(OptimizerConfig{}),
                       {});
   Stream stream{.device = gpu};
   const auto backward = [&](bool again) {

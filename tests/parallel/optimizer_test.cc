@@ -11,63 +11,10 @@
 #include "parallel/adamw_rule.h"
 #include "parallel/reducer.h"
 #include "parallel/thread_communicator.h"
-#include "tests/parallel/momentum_rule.h"
-#include "tests/parallel/toy.h"
+#include "tests/parallel/toy_run.h"
 
 namespace lt2 {
 namespace {
-
-constexpr LayoutOptions kSmallBuckets{.bucket_elements = 200};
-using MakeRule = std::function<std::unique_ptr<UpdateRule>()>;
-
-std::unique_ptr<UpdateRule> Momentum() { return std::make_unique<MomentumRule>(); }
-std::unique_ptr<UpdateRule> Adam() { return std::make_unique<AdamWRule>(OptimizerConfig{}); }
-
-// One rank's run: parameters, and steps whose gradients are those of `global` samples shared out.
-struct ToyRun {
-  ToyRun(Communicator& world, int zero, DType dtype, const MakeRule& make,
-         OptimizerConfig config = {.clip = 0.05})
-      : world(world),
-        toy(ToySpecs(), dtype),
-        layout(Layout(ToySpecs(), {.dp = world.size()}, zero, kSmallBuckets)),
-        reducer(toy.params, layout, world),
-        optimizer(toy.params, layout, world, make(), config) {}
-
-  // `value(name, stream, i)` is the gradient of sample `stream`; a step has 12 samples.
-  template <class Value>
-  StepReport Step(int64_t step, Value value, std::vector<double> sums = {},
-                  std::vector<double> maxes = {}, bool gather = true) {
-    constexpr int kSamples = 12;
-    const int mine = kSamples / world.size();
-    reducer.BeginStep(mine);
-    for (int i = 0; i < mine; ++i) toy.Backward(step * 100 + world.rank() * mine + i, value);
-    reducer.Finish();
-    optimizer.Prepare({.step = step,
-                       .lr = 1e-2,
-                       .counted_tokens = 1.0 * mine,
-                       .sums = std::move(sums),
-                       .maxes = std::move(maxes)});
-    optimizer.Update(stream, gather);
-    optimizer.Updated(gather);
-    return optimizer.Report();
-  }
-
-  std::vector<double> Values() {
-    optimizer.WaitForValues();
-    std::vector<double> all;
-    for (Param* param : toy.params) {
-      for (double value : param->value.ToDoubles()) all.push_back(value);
-    }
-    return all;
-  }
-
-  Communicator& world;
-  Stream stream;
-  Toy toy;
-  LayoutTable layout;
-  Reducer reducer;
-  Optimizer optimizer;
-};
 
 struct Outcome {
   std::vector<double> values, norms;
@@ -78,7 +25,7 @@ Outcome FiveSteps(int ranks, int zero, DType dtype, const MakeRule& make,
   Outcome outcome;
   std::vector<double> first_norms(ranks);
   RunRanks(ranks, [&](Communicator& world) {
-    ToyRun run(world, zero, dtype, make);
+    ToyRun run(world, {.dp = world.size()}, zero, dtype, make);
     std::vector<double> norms;
     for (int64_t step = 1; step <= 5; ++step) norms.push_back(run.Step(step, gradient).grad_norm);
     const std::vector<double> values = run.Values();
@@ -118,7 +65,7 @@ TEST(Optimizer, ExactGradientsGiveTheSameBitsOnEveryMesh) {
     for (int ranks = 1; ranks <= 4; ++ranks) {
       for (int zero : {0, 1}) {
         RunRanks(ranks, [&](Communicator& world) {
-          ToyRun run(world, zero, DType::kF32, rule, {.clip = 0});
+          ToyRun run(world, {.dp = world.size()}, zero, DType::kF32, rule, {.clip = 0});
           for (int64_t step = 1; step <= 5; ++step) run.Step(step, Toy::Integer);
           const std::vector<double> values = run.Values();
           if (world.rank() > 0) return;
@@ -134,7 +81,7 @@ TEST(Optimizer, TheNormIsThatOfTheMeanGradientAndClips) {
   for (int ranks : {1, 3}) {
     for (int zero : {0, 1}) {
       RunRanks(ranks, [&](Communicator& world) {
-        ToyRun run(world, zero, DType::kF64, Momentum, {.clip = 0.25});
+        ToyRun run(world, {.dp = world.size()}, zero, DType::kF64, Momentum, {.clip = 0.25});
         const StepReport report = run.Step(1, Toy::Integer);
         double square = 0;
         for (const Param* param : run.toy.params) {
@@ -159,7 +106,7 @@ TEST(Optimizer, DecayFollowsTheSpecUnlessAllDecay) {
   for (bool all : {false, true}) {
     for (const MakeRule& rule : {MakeRule(Momentum), MakeRule(Adam)}) {
       RunRanks(2, [&](Communicator& world) {
-        ToyRun run(world, 1, DType::kF64, rule, {.decay_all = all});
+        ToyRun run(world, {.dp = world.size()}, 1, DType::kF64, rule, {.decay_all = all});
         const std::vector<double> before = run.Values();
         run.Step(1, none);
         const std::vector<double> after = run.Values();
@@ -182,7 +129,7 @@ TEST(Optimizer, ABadGradientAnywhereSkipsTheStepEverywhere) {
   };
   for (int zero : {0, 1}) {
     RunRanks(3, [&](Communicator& world) {
-      ToyRun run(world, zero, DType::kF64, Adam, {.skip_limit = 2});
+      ToyRun run(world, {.dp = world.size()}, zero, DType::kF64, Adam, {.skip_limit = 2});
       run.Step(1, Toy::Uniform);
       const std::vector<double> before = run.Values();
       const std::vector<StatePiece> held = run.optimizer.Held();
@@ -209,7 +156,7 @@ TEST(Optimizer, ABadGradientAnywhereSkipsTheStepEverywhere) {
 TEST(Optimizer, ASpikeIsSkippedAndTheRuleSurvivesResume) {
   RunRanks(2, [](Communicator& world) {
     const OptimizerConfig config{.clip = 1, .spike_z = 6};
-    ToyRun run(world, 1, DType::kF64, Momentum, config);
+    ToyRun run(world, {.dp = world.size()}, 1, DType::kF64, Momentum, config);
     const auto spike = [](const std::string& name, uint64_t stream, uint64_t i) {
       return 50 * Toy::Uniform(name, stream, i);
     };
@@ -217,7 +164,7 @@ TEST(Optimizer, ASpikeIsSkippedAndTheRuleSurvivesResume) {
     for (; step <= 25; ++step) EXPECT_STREQ(run.Step(step, Toy::Uniform).skipped, "") << step;
     EXPECT_STREQ(run.Step(step, spike).skipped, "norm spike");
 
-    ToyRun resumed(world, 1, DType::kF64, Momentum, config);
+    ToyRun resumed(world, {.dp = 2}, 1, DType::kF64, Momentum, config);
     EXPECT_STREQ(resumed.Step(step, spike).skipped, "");  // nothing to compare with yet
     resumed.optimizer.set_counters(run.optimizer.counters());
     EXPECT_STREQ(resumed.Step(step, spike).skipped, "norm spike");
@@ -227,7 +174,7 @@ TEST(Optimizer, ASpikeIsSkippedAndTheRuleSurvivesResume) {
 
 TEST(Optimizer, OtherScalarsRideAlong) {
   RunRanks(3, [](Communicator& world) {
-    ToyRun run(world, 1, DType::kF64, Momentum);
+    ToyRun run(world, {.dp = world.size()}, 1, DType::kF64, Momentum);
     const double rank = world.rank();
     const StepReport report = run.Step(1, Toy::Uniform, {rank, 0.5}, {-rank, 10 * rank});
     EXPECT_EQ(report.sums, (std::vector<double>{3, 1.5}));
@@ -243,7 +190,7 @@ TEST(Optimizer, OwnedPiecesTileTheStateAndHeldOnesRestoreIt) {
     std::vector<double> expected;
     OptimizerCounters counters;
     RunRanks(3, [&](Communicator& world) {
-      ToyRun run(world, zero, DType::kF64, Adam);
+      ToyRun run(world, {.dp = world.size()}, zero, DType::kF64, Adam);
       for (int64_t step = 1; step <= 3; ++step) run.Step(step, Toy::Integer);
       run.optimizer.WaitForValues();
       {
@@ -264,7 +211,7 @@ TEST(Optimizer, OwnedPiecesTileTheStateAndHeldOnesRestoreIt) {
     EXPECT_EQ(elements, 0);
 
     RunRanks(2, [&](Communicator& world) {
-      ToyRun run(world, 1 - zero, DType::kF64, Adam);
+      ToyRun run(world, {.dp = world.size()}, 1 - zero, DType::kF64, Adam);
       for (const StatePiece& held : run.optimizer.Held()) {
         held.data.Zero();
         for (const StatePiece& piece : saved) {
@@ -286,7 +233,9 @@ TEST(Optimizer, ValuesMayBeGatheredInParts) {
   for (int zero : {0, 1}) {
     for (int ranks : {1, 3}) {
       RunRanks(ranks, [&](Communicator& world) {
-        ToyRun at_once(world, zero, DType::kF64, Adam), later(world, zero, DType::kF64, Adam);
+        const Mesh mesh{.dp = world.size()};
+        ToyRun at_once(world, mesh, zero, DType::kF64, Adam);
+        ToyRun later(world, mesh, zero, DType::kF64, Adam);
         Optimizer& optimizer = later.optimizer;
         EXPECT_EQ(optimizer.Gathers(), zero == 1 && ranks > 1);
         for (int step = 1; step <= 3; ++step) {
@@ -322,8 +271,9 @@ TEST(Optimizer, RoundedValuesFollowTheirMasters) {
           param->BindMaster(master);
         }
         const LayoutTable layout = Layout(ToySpecs(), {.dp = ranks}, zero, kSmallBuckets);
-        Reducer reducer(toy.params, layout, world);
-        Optimizer optimizer(toy.params, layout, world, Adam(), {});
+        const RankGroups groups = MakeGroups(world, {.dp = ranks});
+        Reducer reducer(toy.params, layout, groups);
+        Optimizer optimizer(toy.params, layout, groups, Adam(), {});
         const auto expect_rounded = [&](const char* when) {
           optimizer.WaitForValues();
           for (const Param* param : toy.params) {
@@ -361,7 +311,7 @@ TEST(Optimizer, RoundedValuesFollowTheirMasters) {
 
 TEST(Optimizer, SteadyStateAllocatesNothing) {
   RunRanks(2, [](Communicator& world) {
-    ToyRun run(world, 1, DType::kF32, Adam);
+    ToyRun run(world, {.dp = world.size()}, 1, DType::kF32, Adam);
     run.Step(1, Toy::Uniform);
     world.Barrier();
     const int64_t before = CachingAllocator::Of({Backend::kCpu}).stats().growths;
@@ -374,12 +324,12 @@ TEST(Optimizer, SteadyStateAllocatesNothing) {
 TEST(Optimizer, RunsDry) {
   MetaMeter meter;
   Stream stream{{Backend::kMeta}};
-  auto world = MakeMetaCommunicator(1, 4);
+  const RankGroups groups = MakeMetaGroups({.dp = 4}, 1);
   Toy toy(ToySpecs(), DType::kF32, stream.device);
   const int64_t values = meter.memory().live;
   const LayoutTable layout = Layout(ToySpecs(), {.dp = 4}, 1);
-  Reducer reducer(toy.params, layout, *world);
-  Optimizer optimizer(toy.params, layout, *world, Adam(), {});
+  Reducer reducer(toy.params, layout, groups);
+  Optimizer optimizer(toy.params, layout, groups, Adam(), {});
   reducer.BeginStep(1);
   for (Param* param : toy.params) param->Arrive();
   reducer.Finish();
@@ -392,8 +342,9 @@ TEST(Optimizer, RunsDry) {
 
 TEST(OptimizerDeathTest, ARuleThatNeedsWholeParametersGetsThem) {
   const auto whole = [] { return std::make_unique<MomentumRule>(0.1, true); };
-  EXPECT_DEATH(RunRanks(3, [&](Communicator& world) { ToyRun(world, 1, DType::kF32, whole); }),
-               "needs LayoutOptions::whole_parameters");
+  EXPECT_DEATH(
+      RunRanks(3, [&](Communicator& world) { ToyRun(world, {.dp = 3}, 1, DType::kF32, whole); }),
+      "needs LayoutOptions::whole_parameters");
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ template <class T>
 void CheckSums(Communicator& world, int zero, int uses) {
   Toy toy(ToySpecs(), kDTypeOf<T>);
   const LayoutTable layout = Layout(ToySpecs(), {.dp = world.size()}, zero, kSmallBuckets);
-  Reducer reducer(toy.params, layout, world);
+  const RankGroups groups = MakeGroups(world, {.dp = world.size()});
+  Reducer reducer(toy.params, layout, groups);
   for (int step = 0; step < 2; ++step) {  // the second one starts from zero again
     reducer.BeginStep(uses);
     for (int use = 0; use < uses; ++use) toy.Backward(world.rank() * 100 + use, Toy::Integer);
@@ -63,7 +64,8 @@ TEST(Reducer, BucketsAreFiredByTheLastUseInOrder) {
   RunRanks(2, [&](Communicator& world) {
     Toy toy(ToySpecs(), DType::kF32);
     const LayoutTable layout = Layout(ToySpecs(), {.dp = 2}, 1, kSmallBuckets);
-    Reducer reducer(toy.params, layout, world);
+    const RankGroups groups = MakeGroups(world, {.dp = 2});
+    Reducer reducer(toy.params, layout, groups);
     reducer.BeginStep(2);
     toy.Backward(0, Toy::Integer);
     world.Barrier("first_use_over");
@@ -98,7 +100,8 @@ TEST(Reducer, ParametersUsedDifferentlyOften) {
   RunRanks(2, [](Communicator& world) {
     Toy toy(ToySpecs(), DType::kF64);
     const LayoutTable layout = Layout(ToySpecs(), {.dp = 2}, 0, kSmallBuckets);
-    Reducer reducer(toy.params, layout, world);
+    const RankGroups groups = MakeGroups(world, {.dp = 2});
+    Reducer reducer(toy.params, layout, groups);
     std::vector<int> uses = {1, 4, 4, 4, 0, 1};  // the scalar is not used at all
     reducer.BeginStep(uses);
     for (int p = static_cast<int>(uses.size()) - 1; p >= 0; --p) {
@@ -118,10 +121,10 @@ TEST(Reducer, ParametersUsedDifferentlyOften) {
 
 TEST(Reducer, RunsDry) {
   const Device meta{Backend::kMeta};
-  auto world = MakeMetaCommunicator(1, 4);
+  const RankGroups groups = MakeMetaGroups({.dp = 4}, 1);
   Toy toy(ToySpecs(), DType::kF32, meta);
   const LayoutTable layout = Layout(ToySpecs(), {.dp = 4}, 1);
-  Reducer reducer(toy.params, layout, *world);
+  Reducer reducer(toy.params, layout, groups);
   reducer.BeginStep(1);
   for (Param* param : toy.params) param->Arrive();
   reducer.Finish();
@@ -130,9 +133,10 @@ TEST(Reducer, RunsDry) {
 class ReducerDeathTest : public testing::Test {
  protected:
   std::unique_ptr<Communicator> one_ = MakeGroupOfOne();
+  RankGroups groups_ = MakeGroups(*one_, {});
   Toy toy_{ToySpecs(), DType::kF32};
   LayoutTable layout_ = Layout(ToySpecs(), {}, 1);
-  Reducer reducer_{toy_.params, layout_, *one_};
+  Reducer reducer_{toy_.params, layout_, groups_};
 };
 
 TEST_F(ReducerDeathTest, AParameterThatNeverArrivedIsNamed) {
