@@ -14,12 +14,13 @@
 namespace lt2::cuda {
 namespace {
 
-// The plain kernels' view: row i of head h of q begins at (i H + h) D.
+// The plain kernels' view: row i of head h of q begins at (i H + h) D. Rows of keys are counted
+// from the first query's token on: -before … tokens - before.
 template <class T>
 struct Plain {
   const T *q, *k, *v, *dout;
   const int32_t* positions;
-  int64_t tokens, H, G, D, E, window;
+  int64_t queries, before, tokens, H, G, D, E, window;
   int share;  // H / G
   float scale;
 
@@ -38,7 +39,7 @@ template <class T>
 __global__ void __launch_bounds__(kPlainThreads)
     PlainForward(Plain<T> in, T* o_NHE, float* lse_NH) {
   const int64_t i = RowOfWarp(), h = blockIdx.y, ih = i * in.H + h, g = blockIdx.y / in.share;
-  if (i >= in.tokens) return;
+  if (i >= in.queries) return;
   const int lane = threadIdx.x % 32;
   float *weights = WarpShared(in.E), *o = weights + 32;
   float m = -INFINITY, l = 0;
@@ -59,10 +60,10 @@ template <class T>
 __global__ void __launch_bounds__(kPlainThreads)
     PlainQueryGradient(Plain<T> in, const float2* stats_HN, T* dq_NHD, bool add) {
   const int64_t i = RowOfWarp(), h = blockIdx.y, ih = i * in.H + h, g = blockIdx.y / in.share;
-  if (i >= in.tokens) return;
+  if (i >= in.queries) return;
   const int lane = threadIdx.x % 32;
   float *weights = WarpShared(in.D), *dq = weights + 32;
-  const float2 stats = stats_HN[h * in.tokens + i];
+  const float2 stats = stats_HN[h * in.queries + i];
   for (int64_t key = in.first_key(i); key <= i; key += 32) {
     const int64_t j = key + lane;
     float ds = 0;
@@ -80,19 +81,19 @@ template <class T>
 __global__ void __launch_bounds__(kPlainThreads)
     PlainKeyGradients(Plain<T> in, const float2* stats_HN, T* dk_NGD, T* dv_NGE, bool add_dk,
                       bool add_dv) {
-  const int64_t j = RowOfWarp(), g = blockIdx.y, jg = j * in.G + g;
-  if (j >= in.tokens) return;
+  const int64_t row = RowOfWarp(), j = row - in.before, g = blockIdx.y, jg = row * in.G + g;
+  if (row >= in.tokens) return;
   const int lane = threadIdx.x % 32;
   float *weights = WarpShared(in.D + in.E), *dk = weights + 32, *dv = dk + in.D;
   for (int64_t h = g * in.share; h < (g + 1) * in.share; ++h) {
-    for (int64_t query = j;; query += 32) {
+    for (int64_t query = max(j, int64_t{0});; query += 32) {
       const int64_t i = query + lane;
-      const bool sees = i < in.tokens && i - j < in.window && i - j <= in.positions[i];
+      const bool sees = i < in.queries && i - j < in.window && i - j <= in.positions[i];
       const int queries = __popc(__ballot_sync(~0u, sees));  // the first ones
       if (queries == 0) break;
       float p = 0, ds = 0;
       if (sees) {
-        const float2 stats = stats_HN[h * in.tokens + i];
+        const float2 stats = stats_HN[h * in.queries + i];
         p = expf(in.scale * Dot(in.q_row(i, h), in.k_row(j, g), in.D) - stats.x);
         ds = p * (Dot(in.do_row(i, h), in.v_row(j, g), in.E) - stats.y);
       }
@@ -110,13 +111,15 @@ __global__ void __launch_bounds__(kPlainThreads)
 
 template <class T, class Args>
 Plain<T> PlainOf(const Args& args, const Tensor& dout) {
-  const int64_t window = args.options.window;
+  const int64_t window = args.options.window, before = args.documents.query_begin();
   return {.q = Data<T>(args.q_NHD),
-          .k = Data<T>(args.k_NGD),
-          .v = Data<T>(args.v_NGE),
+          .k = Data<T>(args.k_NGD) + before * args.k_NGD.dim(1) * args.k_NGD.dim(2),
+          .v = Data<T>(args.v_NGE) + before * args.v_NGE.dim(1) * args.v_NGE.dim(2),
           .dout = DataOrNull<T>(dout),
-          .positions = Data<int32_t>(args.documents.positions()),
-          .tokens = args.q_NHD.dim(0),
+          .positions = Data<int32_t>(args.documents.positions()) + before,
+          .queries = args.q_NHD.dim(0),
+          .before = before,
+          .tokens = args.k_NGD.dim(0),
           .H = args.q_NHD.dim(1),
           .G = args.k_NGD.dim(1),
           .D = args.q_NHD.dim(2),
@@ -126,15 +129,14 @@ Plain<T> PlainOf(const Args& args, const Tensor& dout) {
           .scale = static_cast<float>(args.options.scale)};
 }
 
-template <class T>
-dim3 GridOf(const Plain<T>& in, int64_t heads) {
-  return dim3(Blocks(in.tokens, kPlainWarps), static_cast<unsigned>(heads));
+dim3 GridOf(int64_t rows, int64_t heads) {
+  return dim3(Blocks(rows, kPlainWarps), static_cast<unsigned>(heads));
 }
 
 template <class T>
 void RunPlainForward(const Stream& stream, const AttentionForwardArgs& args) {
   const Plain<T> in = PlainOf<T>(args, {});
-  PlainForward<<<GridOf(in, in.H), kPlainThreads, PlainSharedBytes(in.E), Handle(stream)>>>(
+  PlainForward<<<GridOf(in.queries, in.H), kPlainThreads, PlainSharedBytes(in.E), Handle(stream)>>>(
       in, Data<T>(args.o_NHE), Data<float>(args.lse_NH));
   CheckLaunch("attention");
 }
@@ -144,12 +146,12 @@ void RunPlainBackward(const Stream& stream, const AttentionBackwardArgs& args,
                       const float2* stats_HN) {
   const Plain<T> in = PlainOf<T>(args, args.do_NHE);
   if (args.dq_NHD.defined()) {
-    PlainQueryGradient<<<GridOf(in, in.H), kPlainThreads, PlainSharedBytes(in.D), Handle(stream)>>>(
-        in, stats_HN, Data<T>(args.dq_NHD), args.accumulate_dq);
+    PlainQueryGradient<<<GridOf(in.queries, in.H), kPlainThreads, PlainSharedBytes(in.D),
+                         Handle(stream)>>>(in, stats_HN, Data<T>(args.dq_NHD), args.accumulate_dq);
     CheckLaunch("attention backward");
   }
   if (args.dk_NGD.defined() || args.dv_NGE.defined()) {
-    PlainKeyGradients<<<GridOf(in, in.G), kPlainThreads, PlainSharedBytes(in.D + in.E),
+    PlainKeyGradients<<<GridOf(in.tokens, in.G), kPlainThreads, PlainSharedBytes(in.D + in.E),
                         Handle(stream)>>>(in, stats_HN, DataOrNull<T>(args.dk_NGD),
                                           DataOrNull<T>(args.dv_NGE), args.accumulate_dk,
                                           args.accumulate_dv);

@@ -43,9 +43,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const AttentionProblem& problem = args.problem;
   // Those with the most to stream begin first: late queries, early keys.
   const int chunk = Tile::kQueries ? gridDim.y - 1 - blockIdx.y : blockIdx.y;
-  const BlockRows rows = RowsOfBlock<Tile::kRows>(problem, chunk);
+  const BlockRows rows = Tile::kQueries ? QueriesOfBlock<Tile::kRows>(problem, chunk)
+                                        : KeysOfBlock<Tile::kRows>(problem, chunk);
   if (!rows.any) return;
-  const int head = blockIdx.x;
+  const int head = blockIdx.x, row_end = rows.last + 1;
   const Streamed streamed = StreamedBy<Tile>(problem, rows);
   const uint32_t a = SharedAddress(DynamicShared());
   const uint32_t b = a + Tile::kRowBytes;  // without da there is none
@@ -56,21 +57,21 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     CopyRows<Tile, Tile::kStream>(to, args.x, of_head, from, streamed.end);
     CopyRows<Tile, Tile::kStream>(to + Tile::kStreamBytes, args.y, of_head, from, streamed.end);
     if (!Tile::kQueries && threadIdx.x < Tile::kStream) {
-      const int64_t i = from + threadIdx.x;
+      const int64_t i = from - args.x.begin + threadIdx.x;
       CopyAsync8(to + 2 * Tile::kStreamBytes + 8 * threadIdx.x,
-                 args.stats_HN + of_head * args.stats_stride + i, i < streamed.end);
+                 args.stats_HN + of_head * args.stats_stride + i, i < streamed.end - args.x.begin);
     }
   };
-  CopyRows<Tile, Tile::kRows>(a, args.a, head, rows.first, rows.end);
+  CopyRows<Tile, Tile::kRows>(a, args.a, head, rows.first, row_end);
   if constexpr (Tile::kWithDa) {
-    CopyRows<Tile, Tile::kRows>(b, args.b, head, rows.first, rows.end);
+    CopyRows<Tile, Tile::kRows>(b, args.b, head, rows.first, row_end);
   }
   copy_streamed(streamed.head, streamed.begin, 0);
 
   const int warp_offset = threadIdx.x / 32 * Tile::kWarpRows;
   const int first = rows.first + warp_offset, last = first + Tile::kWarpRows - 1;
   const int row = first + threadIdx.x % 32 / 4;
-  const RowStats<Tile> stats = StatsOfRows<Tile>(args, head, row, rows.end);
+  const RowStats<Tile> stats = StatsOfRows<Tile>(args, head, row, row_end);
   const float scale = problem.scale * kLog2E;
   const uint32_t a_lane = LaneOfRows<Tile>(a) + BlockOffset<Tile>(warp_offset, 0);
   RowSums<Tile> da, db;
@@ -106,13 +107,14 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       AddProduct<Tile>(da, p, LaneOfRows<Tile>(x));
     }
   }
-  StoreGradients<Tile>(args, head, row, rows.end, da, db);
+  StoreGradients<Tile>(args, head, row, row_end, da, db);
 }
 
 template <class Tile>
-void Run(const Stream& stream, const Backward& backward, int64_t chunks) {
+void Run(const Stream& stream, const Backward& backward, const Documents& documents) {
   const AttentionProblem& problem = backward.problem;
-  const dim3 grid(Tile::kQueries ? problem.heads : problem.groups, chunks);
+  const dim3 grid = Tile::kQueries ? dim3(problem.heads, documents.query_chunk_capacity())
+                                   : dim3(problem.groups, documents.chunk_capacity());
   AllowShared(AttentionBackwardKernel<Tile>, Tile::kSharedBytes);
   AttentionBackwardKernel<Tile>
       <<<grid, Tile::kThreads, Tile::kSharedBytes, Handle(stream)>>>(backward);
@@ -125,18 +127,22 @@ void TensorCoreAttentionBackward(const Stream& stream, const AttentionBackwardAr
                                  const void* stats_HN) {
   const int64_t stride = args.q_NHD.dim(0);
   const Backward queries = OfQueries(args, stats_HN, stride), keys = OfKeys(args, stats_HN, stride);
-  const int64_t chunks = args.documents.chunk_capacity();
+  const Documents& documents = args.documents;
   DispatchWidth(std::max(queries.a.size, queries.b.size), [&]<int kWidth>() {
     using Keys = KeyTile<kWidth>;
     if (queries.da != nullptr) {
-      Run<Gradients<Stay::kQueries, true, false, QueryTile<kWidth>>>(stream, queries, chunks);
+      Run<Gradients<Stay::kQueries, true, false, QueryTile<kWidth>>>(stream, queries, documents);
     }
     if constexpr (kWidth <= 128) {
       if (keys.da == nullptr && keys.db == nullptr) return;
-      Run<Gradients<Stay::kKeys, true, true, Keys>>(stream, keys, chunks);
+      Run<Gradients<Stay::kKeys, true, true, Keys>>(stream, keys, documents);
     } else {
-      if (keys.da != nullptr) Run<Gradients<Stay::kKeys, true, false, Keys>>(stream, keys, chunks);
-      if (keys.db != nullptr) Run<Gradients<Stay::kKeys, false, true, Keys>>(stream, keys, chunks);
+      if (keys.da != nullptr) {
+        Run<Gradients<Stay::kKeys, true, false, Keys>>(stream, keys, documents);
+      }
+      if (keys.db != nullptr) {
+        Run<Gradients<Stay::kKeys, false, true, Keys>>(stream, keys, documents);
+      }
     }
   });
 }

@@ -50,15 +50,20 @@ __device__ inline StreamedTiles TilesOf(const AttentionProblem& problem, const I
   constexpr int kStream = Tile::kStream;
   const int share = problem.heads / problem.groups;
   const int row_end = min(item.first + Tile::kRows, item.end);
-  const int query_end = min(item.end, row_end - 1 + problem.window);
-  return {item.first, (query_end - item.first + kStream - 1) / kStream, item.head * share, share};
+  const int query_end = min(min(item.end, row_end - 1 + problem.window), problem.query_end);
+  const int before = max(0, problem.query_begin - item.first) / kStream;  // tiles without queries
+  const int first = item.first + before * kStream;
+  const bool none = item.end <= problem.query_begin;  // nor is there room for ds of the document
+  const int tiles = none ? 0 : max(0, query_end - first + kStream - 1) / kStream;
+  return {first, tiles, item.head * share, share};
 }
 
 template <class Tile>
 __device__ inline void CopyAhead(const PanelBackward& args, uint32_t shared, Rings<Tile> ring) {
   const bool leads = threadIdx.x % 32 == 0;
   auto* for_readers = reinterpret_cast<Item*>(SharedPointer(shared + Tile::kItemAt));
-  const auto copy_tile = [&](int head, int row) {
+  const auto copy_tile = [&](int head, int token) {
+    const int row = token - args.problem.query_begin;
     const int place = ring.stream.place;
     const uint32_t to = shared + Tile::kStreamAt + place * Tile::kPlaceBytes;
     const uint32_t full = ring.stream.Full(place);
@@ -67,7 +72,7 @@ __device__ inline void CopyAhead(const PanelBackward& args, uint32_t shared, Rin
     CopyPanels<Tile::kWidth, Tile::kStream>(to + Tile::kStreamBytes, args.y_map, full, head, row);
     // The copy engine wants 16 bytes, two rows, to divide where a box begins: what begins at an odd
     // row is taken from the copy that lies a row later.
-    const int odd = row % 2;
+    const int odd = row & 1;  // of rows before the first one too
     CopyBox(shared + Tile::kStatsAt + place * Tile::kStatsBytes, args.stats_map, full,
             2 * (row + odd), head + odd * args.problem.heads);
   };
@@ -222,7 +227,8 @@ void Run(const Stream& stream, const Backward& backward, const AttentionBackward
          const ScoreTiles& ds, int head_begin, int heads, int* taken) {
   const auto rows = [](const Tensor& x) { return PanelMap(x, Tile::kGroupRows); };
   const auto tiles = [](const Tensor& x) { return PanelMap(x, Tile::kStream); };
-  Items items = ItemsOf(args.documents, heads, /*late_first=*/false, taken);
+  Items items =
+      ItemsOf(args.documents, {0, args.documents.tokens()}, heads, /*late_first=*/false, taken);
   items.head_begin = head_begin;
   if (ds.data != nullptr) items.tiles_before = ds.tiles_before;
   const PanelBackward panels{
@@ -244,8 +250,9 @@ void Run(const Stream& stream, const Backward& backward, const AttentionBackward
 
 // Tiles of ds of a head: at most as many as if nearly all tokens were one document.
 int64_t ScoreTilesOf(const Documents& documents) {
-  const int64_t blocks = (documents.tokens() + 63) / 64;
-  return blocks * (blocks + 1) / 2 + documents.capacity();
+  const int64_t first = std::max<int64_t>(0, documents.query_begin() - 63) / 64;
+  return ScoreTilesOfFirst((documents.query_end() + 63) / 64) - ScoreTilesOfFirst(first) +
+         documents.capacity();
 }
 // Of a group of heads.
 int64_t ScoreBytesOf(const AttentionBackwardArgs& args) {
@@ -290,7 +297,9 @@ void RunBackward(const Stream& stream, const AttentionBackwardArgs& args) {
                        .zero_count = static_cast<int>(counters),
                        .tiles_before = plan.keeps_scores ? tiles_before : nullptr,
                        .cu_seqlens = Data<int32_t>(args.documents.cu_seqlens()),
-                       .documents = static_cast<int>(args.documents.capacity())});
+                       .documents = static_cast<int>(args.documents.capacity()),
+                       .query_begin = static_cast<int>(args.documents.query_begin()),
+                       .query_end = static_cast<int>(args.documents.query_end())});
   ScoreTiles ds{plan.keeps_scores ? scores : nullptr, tiles_before, plan.score_tiles, 0};
   const Backward keys = OfKeys(args, stats_HN, plan.stats_stride);
   for (int group = 0; group < groups; group += plan.groups_a_pass) {

@@ -28,19 +28,19 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     AttentionForwardKernel(const __grid_constant__ Forward args) {
   const AttentionProblem& problem = args.problem;
   // Late tiles see the most keys: they begin first.
-  const auto rows = RowsOfBlock<Tile::kRows>(problem, gridDim.y - 1 - blockIdx.y);
+  const auto rows = QueriesOfBlock<Tile::kRows>(problem, gridDim.y - 1 - blockIdx.y);
   if (!rows.any) return;
   const int head = blockIdx.x, group = head / (problem.heads / problem.groups);
   const uint32_t q = SharedAddress(DynamicShared()), kv = q + Tile::kRowBytes;
 
   int key = max(rows.begin, rows.first - problem.window + 1);
-  const int key_end = min(rows.first + Tile::kRows, rows.end);
+  const int key_end = rows.last + 1;
   const auto copy_keys = [&](int from, int stage) {
     const uint32_t k = kv + 2 * stage * Tile::kStreamBytes;
     CopyRows<Tile, Tile::kStream>(k, args.k, group, from, key_end);
     CopyRows<Tile, Tile::kStream>(k + Tile::kStreamBytes, args.v, group, from, key_end);
   };
-  CopyRows<Tile, Tile::kRows>(q, args.q, head, rows.first, rows.end);
+  CopyRows<Tile, Tile::kRows>(q, args.q, head, rows.first, key_end);
   copy_keys(key, 0);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -66,14 +66,14 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     AddProduct<Tile>(o, s, LaneOfRows<Tile>(k + Tile::kStreamBytes));
   }
 
-  FinishRows<Tile>(args, head, row, rows.end, m, l, o);
+  FinishRows<Tile>(args, head, row - problem.query_begin, key_end - problem.query_begin, m, l, o);
 }
 
 }  // namespace
 
 void TensorCoreAttentionForward(const Stream& stream, const AttentionForwardArgs& args) {
   const Forward forward = ForwardOf(args);
-  const dim3 grid(forward.problem.heads, args.documents.chunk_capacity());
+  const dim3 grid(forward.problem.heads, args.documents.query_chunk_capacity());
   DispatchWidth(std::max(forward.q.size, forward.v.size), [&]<int kWidth>() {
     using Tile = TileFor<kWidth>;
     AllowShared(AttentionForwardKernel<Tile>, kSharedBytes<Tile>);

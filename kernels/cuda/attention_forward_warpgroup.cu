@@ -67,7 +67,8 @@ __device__ inline void CopyAhead(const PanelForward& args, uint32_t shared, Ring
       *for_readers = item;
       ring.queries.Expect(item.head < 0 ? 0 : Tile::kRowBytes);
       if (item.head >= 0) {
-        CopyGroups<Tile>(shared, args.q_map, ring.queries.Full(0), item.head, item.first);
+        CopyGroups<Tile>(shared, args.q_map, ring.queries.Full(0), item.head,
+                         item.first - args.problem.query_begin);
       }
     }
     if (item.head < 0) return;
@@ -158,7 +159,8 @@ __device__ inline void Compute(const PanelForward& args, uint32_t shared, Rings<
     Settle(o);
     ring.values.Release(ring.values.place);
     ring.values.Next();
-    FinishRows<Tile>(args, item.head, row, item.end, m, l, o);
+    FinishRows<Tile>(args, item.head, row - problem.query_begin,
+                     min(item.end, problem.query_end) - problem.query_begin, m, l, o);
   }
   if (group == 0) WaitForTurn(group);  // the last that was passed
 }
@@ -183,7 +185,8 @@ template <class Tile>
 void Run(const Stream& stream, const AttentionForwardArgs& args, int* taken) {
   const PanelForward forward{
       ForwardOf(args), PanelMap(args.q_NHD, Tile::kGroupRows), PanelMap(args.k_NGD, Tile::kStream),
-      PanelMap(args.v_NGE, Tile::kStream), ItemsOf(args.documents, args.q_NHD.dim(1), true, taken)};
+      PanelMap(args.v_NGE, Tile::kStream),
+      ItemsOf(args.documents, QueriesOf(args.documents), args.q_NHD.dim(1), true, taken)};
   AllowShared(AttentionWarpgroupForward<Tile>, Tile::kSharedBytes);
   AttentionWarpgroupForward<Tile><<<BlocksOf(forward.items, Tile::kRows), Tile::kThreads,
                                     Tile::kSharedBytes, Handle(stream)>>>(forward);

@@ -24,7 +24,7 @@ struct Backward {
   bool add_da, add_db;
 };
 
-// lse and δ of the lane's rows, where those are queries.
+// lse and δ of the lane's rows, where those are queries: tokens below `end`, `row` on.
 template <class Tile>
 struct RowStats {
   float lse[Tile::kTiles][2], delta[Tile::kTiles][2];
@@ -38,7 +38,9 @@ __device__ inline RowStats<Tile> StatsOfRows(const Backward& args, int head, int
     for (int half = 0; half < 2; ++half) {
       const int i = row + 16 * t + 8 * half;
       float2 stats = {0, 0};
-      if (Tile::kQueries && i < end) stats = args.stats_HN[head * args.stats_stride + i];
+      if (Tile::kQueries && i < end) {
+        stats = args.stats_HN[head * args.stats_stride + i - args.a.begin];
+      }
       of.lse[t][half] = stats.x, of.delta[t][half] = stats.y;
     }
   }
@@ -112,22 +114,24 @@ struct Streamed {
 };
 template <class Tile>
 __device__ inline Streamed StreamedBy(const AttentionProblem& problem, const BlockRows& rows) {
-  const int share = problem.heads / problem.groups, last = min(rows.first + 128, rows.end) - 1;
+  const int share = problem.heads / problem.groups;
   if constexpr (Tile::kQueries) {
     return {.begin = max(rows.begin, rows.first - problem.window + 1),
-            .end = last + 1,
+            .end = rows.last + 1,
             .head = static_cast<int>(blockIdx.x) / share,
             .heads = 1};
   }
-  return {.begin = rows.first,
-          .end = min(rows.end, last + problem.window),
+  return {.begin = max(rows.first, problem.query_begin),
+          .end = min(min(rows.end, rows.last + problem.window), problem.query_end),
           .head = static_cast<int>(blockIdx.x) * share,
           .heads = share};
 }
 
+// Of tokens below `end`; `row` is the lane's first.
 template <class Tile>
 __device__ inline void StoreGradients(const Backward& args, int head, int row, int end,
                                       const RowSums<Tile>& da, const RowSums<Tile>& db) {
+  row -= args.a.begin, end -= args.a.begin;
   if constexpr (Tile::kWithDa) {
     if (args.da != nullptr) {
       StoreRows<Tile>(da, Everywhere<Tile>(args.problem.scale), row, end,
@@ -145,8 +149,8 @@ __device__ inline void StoreGradients(const Backward& args, int head, int row, i
 inline Backward OfQueries(const AttentionBackwardArgs& args, const void* stats_HN,
                           int64_t stats_stride) {
   return {.problem = ProblemOf(args.q_NHD, args.k_NGD, args.options, args.documents),
-          .a = RowsOf(args.q_NHD),
-          .b = RowsOf(args.do_NHE),
+          .a = RowsOf(args.q_NHD, args.documents.query_begin()),
+          .b = RowsOf(args.do_NHE, args.documents.query_begin()),
           .x = RowsOf(args.k_NGD),
           .y = RowsOf(args.v_NGE),
           .stats_HN = static_cast<const float2*>(stats_HN),

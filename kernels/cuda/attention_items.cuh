@@ -14,6 +14,7 @@ struct Items {
   const int32_t* cu_seqlens;
   int documents;  // that there is room for
   int tokens, heads;
+  int low, high;       // what is wanted of the tokens
   int head_begin = 0;  // heads from this one on
   bool late_first;
   const int* tiles_before = nullptr;  // of each document: goes into its items
@@ -59,7 +60,8 @@ class ItemQueue {
       const int d = CountFirst(documents_, [&](int i) { return Begin(i) / kRows + i <= tile; }) - 1;
       const int begin = Begin(d), end = Begin(d + 1);
       const int first = begin + (tile - begin / kRows - d) * kRows;
-      if (first < end) return {begin, end, first, items_.head_begin + at % items_.heads, Before(d)};
+      const bool wanted = first < min(end, items_.high) && min(first + kRows, end) > items_.low;
+      if (wanted) return {begin, end, first, items_.head_begin + at % items_.heads, Before(d)};
     }
   }
 
@@ -75,11 +77,17 @@ class ItemQueue {
   int next_;  // of the first lane
 };
 
-inline Items ItemsOf(const Documents& documents, int64_t heads, bool late_first, int* taken) {
+inline TokenRange QueriesOf(const Documents& documents) {
+  return {documents.query_begin(), documents.query_end()};
+}
+inline Items ItemsOf(const Documents& documents, TokenRange wanted, int64_t heads, bool late_first,
+                     int* taken) {
   return {.cu_seqlens = Data<int32_t>(documents.cu_seqlens()),
           .documents = static_cast<int>(documents.capacity()),
           .tokens = static_cast<int>(documents.tokens()),
           .heads = static_cast<int>(heads),
+          .low = static_cast<int>(wanted.begin),
+          .high = static_cast<int>(wanted.end),
           .late_first = late_first,
           .taken = taken};
 }

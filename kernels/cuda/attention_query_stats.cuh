@@ -10,12 +10,17 @@ namespace lt2::cuda {
 struct Preparation {
   int* zeros = nullptr;
   int zero_count = 0;
-  // Tiles of 64 queries and of keys before them or with them, in all documents before each;
-  // nullptr where not wanted.
+  // Tiles of 64 queries and of keys before them or with them, in all documents before each, less
+  // those of its own queries that are before query_begin; nullptr where not wanted.
   int* tiles_before = nullptr;
   const int32_t* cu_seqlens = nullptr;
-  int documents = 0;
+  int documents = 0, query_begin = 0, query_end = 0;
 };
+
+// Tiles of the first `blocks` blocks of a document's queries.
+__host__ __device__ constexpr int64_t ScoreTilesOfFirst(int64_t blocks) {
+  return blocks * (blocks + 1) / 2;
+}
 
 __device__ inline void Prepare(const Preparation& wanted) {
   for (int i = threadIdx.x; i < wanted.zero_count; i += blockDim.x) wanted.zeros[i] = 0;
@@ -23,22 +28,28 @@ __device__ inline void Prepare(const Preparation& wanted) {
   const int lane = threadIdx.x;
   int before = 0;
   for (int d = lane; d - lane < wanted.documents; d += 32) {
-    int blocks = 0;
-    if (d < wanted.documents) blocks = (wanted.cu_seqlens[d + 1] - wanted.cu_seqlens[d] + 63) / 64;
-    const int tiles = blocks * (blocks + 1) / 2;
+    int tiles = 0, left_out = 0;
+    if (d < wanted.documents) {
+      const int begin = wanted.cu_seqlens[d], low = max(begin, wanted.query_begin);
+      const int high = min(wanted.cu_seqlens[d + 1], wanted.query_end);
+      if (low < high) {
+        left_out = static_cast<int>(ScoreTilesOfFirst((low - begin) / 64));
+        tiles = static_cast<int>(ScoreTilesOfFirst((high - begin + 63) / 64)) - left_out;
+      }
+    }
     int sum = tiles;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
       const int of_lower = __shfl_up_sync(~0u, sum, step);
       if (lane >= step) sum += of_lower;
     }
-    if (d < wanted.documents) wanted.tiles_before[d] = before + sum - tiles;
+    if (d < wanted.documents) wanted.tiles_before[d] = before + sum - tiles - left_out;
     before += __shfl_sync(~0u, sum, 31);
   }
 }
 
 // stats_HN = (unit · lse, δ = do · o), heads `stride` tokens apart; `twice`: behind them again, a
-// token later, and zero where the first copy is short of the second. A row takes `lanes` lanes, 8
+// token later, and zero where one copy is short of the other. A row takes `lanes` lanes, 8
 // elements each at a time.
 template <class T>
 __global__ void __launch_bounds__(256)
@@ -66,6 +77,7 @@ __global__ void __launch_bounds__(256)
     stats_HN[ih % H * stride + ih / H] = stats;
     if (twice) {
       stats_HN[(H + ih % H) * stride + ih / H + 1] = stats;
+      if (ih / H == 0) stats_HN[(H + ih) * stride] = {0, 0};
       if (ih / H == tokens - 1) stats_HN[ih % H * stride + tokens] = {0, 0};
     }
   }

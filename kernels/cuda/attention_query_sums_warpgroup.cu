@@ -38,18 +38,19 @@ struct Rings {
       : item{shared + Tile::kBarriersAt}, stream{item.barriers + Ring<1>::kBytes} {}
 };
 
-// Blocks of 64 of the item's document: queries [begin, end), and keys [key_begin, end) that those
-// see.
+// Blocks of 64 of the item's document: queries from `begin` on, of which [low, end) are wanted, and
+// keys [key_begin, end) that those see.
 struct BlocksOfItem {
-  int begin, end, key_begin, reach;
+  int begin, low, end, key_begin, reach;
   template <int kBlocks>
-  static __device__ BlocksOfItem Of(const Item& item, int window) {
-    const int begin = (item.first - item.begin) / 64, reach = (window + 62) / 64;
-    const int last = (item.end - item.begin + 63) / 64;
-    return {begin, min(begin + kBlocks, last), max(0, begin - reach), reach};
+  static __device__ BlocksOfItem Of(const AttentionProblem& problem, const Item& item) {
+    const int begin = (item.first - item.begin) / 64, reach = (problem.window + 62) / 64;
+    const int low = max(begin, (max(item.begin, problem.query_begin) - item.begin) / 64);
+    const int last = (min(item.end, problem.query_end) - item.begin + 63) / 64;
+    return {begin, low, min(begin + kBlocks, last), max(0, low - reach), reach};
   }
   __device__ bool See(int query, int key) const {
-    return query < end && key <= query && query - key <= reach;
+    return query >= low && query < end && key <= query && query - key <= reach;
   }
 };
 
@@ -68,7 +69,7 @@ __device__ inline void CopyAhead(const QuerySums& args, uint32_t shared, Rings<T
     }
     if (item.head < 0) return;
     ring.item.Next();
-    const auto blocks = BlocksOfItem::Of<Tile::kBlocks>(item, args.problem.window);
+    const auto blocks = BlocksOfItem::Of<Tile::kBlocks>(args.problem, item);
     for (int key = blocks.key_begin; key < blocks.end; ++key) {
       ring.stream.WaitEmpty();
       if (leads) {
@@ -118,7 +119,7 @@ __device__ inline void Compute(const QuerySums& args, uint32_t shared, Rings<Til
     ring.item.Next();
     SetZero<Tile>(low);
     SetZero<Tile>(high);
-    const auto blocks = BlocksOfItem::Of<Tile::kBlocks>(item, args.problem.window);
+    const auto blocks = BlocksOfItem::Of<Tile::kBlocks>(args.problem, item);
     const int query = blocks.begin + first_block;
     int held = -1;  // the place of the tiles that are still being added
     for (int key = blocks.key_begin; key < blocks.end; ++key) {
@@ -149,10 +150,12 @@ __device__ inline void Compute(const QuerySums& args, uint32_t shared, Rings<Til
     Settle(high);
     ring.stream.Release(held);
     bf16* dq = args.dq + item.head * args.size;
-    const int row = item.first + 64 * first_block + QueryOfLane();
+    const int query_begin = args.problem.query_begin;
+    const int row = item.first - query_begin + 64 * first_block + QueryOfLane();
+    const int end = min(item.end, args.problem.query_end) - query_begin;
     const OfRows<Tile> factor = Everywhere<Tile>(args.problem.scale);
-    StoreRows<Tile>(low, factor, row, item.end, dq, args.stride, args.size, args.add, kSecondQuery);
-    StoreRows<Tile>(high, factor, row + 64, item.end, dq, args.stride, args.size, args.add,
+    StoreRows<Tile>(low, factor, row, end, dq, args.stride, args.size, args.add, kSecondQuery);
+    StoreRows<Tile>(high, factor, row + 64, end, dq, args.stride, args.size, args.add,
                     kSecondQuery);
   }
 }
@@ -185,7 +188,7 @@ void Run(const Stream& stream, const QuerySums& sums) {
 
 void WarpgroupQuerySums(const Stream& stream, const AttentionBackwardArgs& args,
                         const ScoreTiles& ds, int heads, int* taken) {
-  Items items = ItemsOf(args.documents, heads, true, taken);
+  Items items = ItemsOf(args.documents, QueriesOf(args.documents), heads, true, taken);
   items.head_begin = ds.head_begin;
   items.tiles_before = ds.tiles_before;
   const HeadRows dq = RowsOf(args.dq_NHD);

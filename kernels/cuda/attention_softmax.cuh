@@ -14,7 +14,7 @@ struct Forward {
 
 inline Forward ForwardOf(const AttentionForwardArgs& args) {
   return {.problem = ProblemOf(args.q_NHD, args.k_NGD, args.options, args.documents),
-          .q = RowsOf(args.q_NHD),
+          .q = RowsOf(args.q_NHD, args.documents.query_begin()),
           .k = RowsOf(args.k_NGD),
           .v = RowsOf(args.v_NGE),
           .o_NHE = Data<bf16>(args.o_NHE),
@@ -89,7 +89,7 @@ __device__ inline void Rescale(RowSums<Tile>& o, const OfRows<Tile>& shrink) {
   }
 }
 
-// o and lse of the lane's rows below `end`, from sums o, l and maxima m; `row` is the first.
+// o and lse of the lane's rows [0, end), from sums o, l and maxima m; `row` is its first.
 template <class Tile>
 __device__ inline void FinishRows(const Forward& args, int head, int row, int end,
                                   const OfRows<Tile>& m, const OfRows<Tile>& l,
@@ -104,7 +104,7 @@ __device__ inline void FinishRows(const Forward& args, int head, int row, int en
       sum += __shfl_xor_sync(~0u, sum, 2);
       inverse.value[t][half] = 1 / sum;
       const int i = row + 16 * t + 8 * half;
-      if (threadIdx.x % 4 == 0 && i < end) {
+      if (threadIdx.x % 4 == 0 && Within(i, end)) {
         args.lse_NH[int64_t{i} * args.problem.heads + head] =
             m.value[t][half] * args.problem.scale + logf(sum);
       }

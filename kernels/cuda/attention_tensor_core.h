@@ -6,7 +6,7 @@
 namespace lt2::cuda {
 
 void TensorCoreAttentionForward(const Stream& stream, const AttentionForwardArgs& args);
-// stats_HN: a float2 (log2 e · lse_ih, do_ih · o_ih) for each head and token.
+// stats_HN: a float2 (log2 e · lse_ih, do_ih · o_ih) for each head and query.
 void TensorCoreAttentionBackward(const Stream& stream, const AttentionBackwardArgs& args,
                                  const void* stats_HN);
 

@@ -27,58 +27,84 @@ struct AttentionTile {
   static_assert(kRows == 128 && kWidth % 16 == 0 && kStream % 16 == 0);
 };
 
-// One of q, k, v, do: row i of head h is at data + i * stride + h * size.
+// One of q, k, v, do: that of token i and head h is at data + (i - begin) * stride + h * size.
 struct HeadRows {
   const bf16* data;
   int64_t stride;
   int size;
+  int begin;  // queries: token of row 0; keys: 0
 };
 
 struct AttentionProblem {
-  const int32_t *chunks, *cu_seqlens;
+  const int32_t *query_chunks, *key_chunks, *cu_seqlens;
+  int query_begin, query_end, tokens;
   int heads, groups;
   int window;  // keys that a query sees: at most kNoWindow
   float scale;
 };
 inline constexpr int kNoWindow = 1 << 30;
 
-inline HeadRows RowsOf(const Tensor& x) {
+inline HeadRows RowsOf(const Tensor& x, int64_t begin = 0) {
   const int size = static_cast<int>(x.dim(2));
-  return {.data = Data<bf16>(x), .stride = x.dim(1) * size, .size = size};
+  return {.data = Data<bf16>(x),
+          .stride = x.dim(1) * size,
+          .size = size,
+          .begin = static_cast<int>(begin)};
 }
 inline AttentionProblem ProblemOf(const Tensor& q_NHD, const Tensor& k_NGD,
                                   const AttentionOptions& options, const Documents& documents) {
   const int64_t window = options.window > 0 ? options.window : kNoWindow;
-  return {.chunks = Data<int32_t>(documents.chunks()),
+  return {.query_chunks = Data<int32_t>(documents.query_chunks()),
+          .key_chunks = Data<int32_t>(documents.chunks()),
           .cu_seqlens = Data<int32_t>(documents.cu_seqlens()),
+          .query_begin = static_cast<int>(documents.query_begin()),
+          .query_end = static_cast<int>(documents.query_end()),
+          .tokens = static_cast<int>(documents.tokens()),
           .heads = static_cast<int>(q_NHD.dim(1)),
           .groups = static_cast<int>(k_NGD.dim(1)),
           .window = static_cast<int>(std::min<int64_t>(window, kNoWindow)),
           .scale = static_cast<float>(options.scale)};
 }
 
-// Rows [first, first + kRows) of a document [begin, end), cut off at its end.
+// Rows [first, last] of a document [begin, end), kRows at most.
 struct BlockRows {
-  int begin, end, first;
+  int begin, end, first, last;
   bool any;
 };
-// The chunks of documents are 64 tokens; of those that begin a tile of kRows one block each.
+// The chunks of documents are 64 tokens; of those that begin what is wanted of a tile of kRows,
+// tokens [low, high), one block each.
 template <int kRows>
-__device__ inline BlockRows RowsOfBlock(const AttentionProblem& problem, int chunk) {
-  const int32_t* c = problem.chunks + 3 * chunk;
+__device__ inline BlockRows RowsOfBlock(const AttentionProblem& problem, const int32_t* chunks,
+                                        int chunk, int low, int high) {
+  const int32_t* c = chunks + 3 * chunk;
   if (c[2] <= 0) return {.any = false};  // there are fewer documents than room for them
   const int begin = problem.cu_seqlens[c[0]], end = problem.cu_seqlens[c[0] + 1];
-  return {.begin = begin, .end = end, .first = c[1], .any = (c[1] - begin) % kRows == 0};
+  const int tile = c[1] - (c[1] - begin) % kRows;
+  return {.begin = begin,
+          .end = end,
+          .first = c[1],
+          .last = min(tile + kRows, min(end, high)) - 1,
+          .any = c[1] == max(tile, low)};
+}
+template <int kRows>
+__device__ inline BlockRows QueriesOfBlock(const AttentionProblem& problem, int chunk) {
+  return RowsOfBlock<kRows>(problem, problem.query_chunks, chunk, problem.query_begin,
+                            problem.query_end);
+}
+template <int kRows>
+__device__ inline BlockRows KeysOfBlock(const AttentionProblem& problem, int chunk) {
+  return RowsOfBlock<kRows>(problem, problem.key_chunks, chunk, 0, problem.tokens);
 }
 
-// Starts to [kRows, kPitch] = rows [first, first + kRows) of a head, zeros from `end` on. A thread
-// copies one column of pieces.
+// Starts to [kRows, kPitch] = rows of tokens [first, first + kRows) of a head, zeros from `end` on.
+// A thread copies one column of pieces.
 template <class Tile, int kRows>
 __device__ inline void CopyRows(uint32_t to, const HeadRows& from, int head, int first, int end) {
   constexpr int kPieces = Tile::kWidth / 8, kStep = Tile::kThreads / kPieces;
   const int row = threadIdx.x / kPieces, column = threadIdx.x % kPieces * 8;
   if (row >= kStep) return;
-  const bf16* source = from.data + (first + row) * from.stride + head * from.size + column;
+  const bf16* source =
+      from.data + (first - from.begin + row) * from.stride + head * from.size + column;
   const int left = column < from.size ? end - first - row : 0;
   to += 2 * (row * Tile::kPitch + column);
 #pragma unroll
@@ -211,9 +237,13 @@ __device__ inline void TransposeFour(uint32_t (&x)[4]) {
   }
 }
 
-// Writes factor · sums of rows below `end` to row i of a head [tokens, heads, size], or
-// adds them; `row` is the lane's first, the second of a tile `second` after it. 16 bytes of a row a
-// lane.
+// Whether 0 <= i < end.
+__device__ inline bool Within(int i, int end) {
+  return static_cast<unsigned>(i) < static_cast<unsigned>(end);
+}
+
+// Writes factor · sums of rows [0, end) to row i of a head [rows, heads, size], or adds them; `row`
+// is the lane's first, the second of a tile `second` after it. 16 bytes of a row a lane.
 template <class Tile>
 __device__ inline void StoreRows(const RowSums<Tile>& sums, const OfRows<Tile>& factor, int row,
                                  int end, bf16* to, int64_t stride, int size, bool add,
@@ -227,7 +257,7 @@ __device__ inline void StoreRows(const RowSums<Tile>& sums, const OfRows<Tile>& 
       for (int n = 0; n < Tile::kWidth / 8; n += 4) {
         if (8 * n >= size) break;
         const int column = 8 * (n + threadIdx.x % 4);
-        const bool there = i < end && column < size;
+        const bool there = Within(i, end) && column < size;
         auto* to_i = reinterpret_cast<uint4*>(to + i * stride + column);
         uint32_t pairs[4] = {};
         if (add) {

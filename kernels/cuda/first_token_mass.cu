@@ -9,24 +9,24 @@ namespace {
 
 template <class T>
 struct MassData {
-  int64_t tokens, heads, key_heads, width, window;
+  int64_t queries, query_begin, heads, key_heads, width, window;
   float scale;
   const T *q_NHD, *k_NGD;
   const float* lse_NH;
-  const int32_t* positions_N;
+  const int32_t* positions_N;  // in whole documents
 };
 
-// A warp takes a token and head at a time; of_block [2, gridDim.x]: probabilities, then terms.
+// A warp takes a query and head at a time; of_block [2, gridDim.x]: probabilities, then terms.
 template <class T>
 __global__ void __launch_bounds__(256) Masses(MassData<T> data, double* of_block) {
   double mass = 0, terms = 0;  // lane 0's
-  const int64_t pairs = data.tokens * data.heads, step = int64_t{gridDim.x} * 8;
+  const int64_t pairs = data.queries * data.heads, step = int64_t{gridDim.x} * 8;
   for (int64_t i = int64_t{blockIdx.x} * 8 + threadIdx.x / 32; i < pairs; i += step) {
-    const int64_t token = i / data.heads, head = i % data.heads;
+    const int64_t token = data.query_begin + i / data.heads, head = i % data.heads;
     const int64_t position = data.positions_N[token];
     if (position == 0) continue;
     if (threadIdx.x % 32 == 0) terms += 1;
-    if (data.window > 0 && position >= data.window) continue;
+    if (position > token || (data.window > 0 && position >= data.window)) continue;
     const int64_t key_head = head / (data.heads / data.key_heads);
     const T* q = data.q_NHD + i * data.width;
     const T* k = data.k_NGD + ((token - position) * data.key_heads + key_head) * data.width;
@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(256) Masses(MassData<T> data, double* of_block
 
 template <class T>
 void Run(const Stream& stream, const FirstTokenMassArgs& args) {
-  const MassData<T> data{.tokens = args.q_NHD.dim(0),
+  const MassData<T> data{.queries = args.q_NHD.dim(0),
+                         .query_begin = args.documents.query_begin(),
                          .heads = args.q_NHD.dim(1),
                          .key_heads = args.k_NGD.dim(1),
                          .width = args.q_NHD.dim(2),
@@ -53,8 +54,8 @@ void Run(const Stream& stream, const FirstTokenMassArgs& args) {
                          .q_NHD = Data<T>(args.q_NHD),
                          .k_NGD = Data<T>(args.k_NGD),
                          .lse_NH = Data<float>(args.lse_NH),
-                         .positions_N = Data<int32_t>(args.documents.positions())};
-  const int64_t blocks = std::clamp<int64_t>(Blocks(data.tokens * data.heads, 8), 1, 1056);
+                         .positions_N = Data<int32_t>(args.documents.whole_positions())};
+  const int64_t blocks = std::clamp<int64_t>(Blocks(data.queries * data.heads, 8), 1, 1056);
   double* of_block = ScratchFor<double>(stream, 2 * blocks);
   Masses<<<blocks, 256, 0, Handle(stream)>>>(data, of_block);
   CheckLaunch("first_token_mass");
