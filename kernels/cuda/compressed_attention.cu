@@ -14,17 +14,18 @@ struct Run {
 // The blocks that end at or before a query.
 struct PastBlocks {
   const int32_t* positions;
-  int64_t block;
+  int64_t query_begin, block;
 
   __device__ Run Of(int64_t i, int64_t) const {
-    return {(positions[i] + 1) / block, BlockRow(i - positions[i], block)};
+    const int64_t token = query_begin + i, position = positions[token];
+    return {(position + 1) / block, BlockRow(token - position, block)};
   }
 };
 
 // The queries of a document from its block's last token on.
 struct LaterQueries {
   const int32_t *positions, *cu_seqlens;
-  int64_t tokens, block, documents;  // documents: capacity
+  int64_t tokens, query_begin, query_end, block, documents;  // documents: capacity
 
   __device__ Run Of(int64_t row, int64_t) const {
     const int64_t first = FirstToken(positions, tokens, block, row);
@@ -40,7 +41,8 @@ struct LaterQueries {
         low = middle + 1;
       }
     }
-    return {cu_seqlens[low] - (first + block - 1), first + block - 1};
+    const int64_t begin = max(first + block - 1, query_begin);
+    return {min(int64_t{cu_seqlens[low]}, query_end) - begin, begin - query_begin};
   }
 };
 
@@ -58,21 +60,23 @@ struct CachedBlocks {
 template <class T>
 void Backward(const Stream& stream, const CompressedAttentionBackwardArgs& args) {
   const Documents& documents = args.documents;
-  const int64_t N = args.q_NHD.dim(0), block = args.options.block;
+  const int64_t block = args.options.block;
   const int32_t* positions = Data<int32_t>(documents.positions());
-  float* delta = ScratchFor<float>(stream, N * args.q_NHD.dim(1));
-  RunRowsBackward(stream, "compressed_attention backward",
-                  RowAttentionOf<T>(args.q_NHD, args.k_CGD, args.v_CGE, args.options.scale), args,
-                  delta, PastBlocks{positions, block},
-                  LaterQueries{positions, Data<int32_t>(documents.cu_seqlens()), N, block,
-                               documents.capacity()},
-                  args.k_CGD.dim(0), DataOrNull<T>(args.dk_CGD), DataOrNull<T>(args.dv_CGE));
+  float* delta = ScratchFor<float>(stream, args.q_NHD.dim(0) * args.q_NHD.dim(1));
+  RunRowsBackward(
+      stream, "compressed_attention backward",
+      RowAttentionOf<T>(args.q_NHD, args.k_CGD, args.v_CGE, args.options.scale), args, delta,
+      PastBlocks{positions, documents.query_begin(), block},
+      LaterQueries{positions, Data<int32_t>(documents.cu_seqlens()), documents.tokens(),
+                   documents.query_begin(), documents.query_end(), block, documents.capacity()},
+      args.k_CGD.dim(0), DataOrNull<T>(args.dk_CGD), DataOrNull<T>(args.dv_CGE));
 }
 
 }  // namespace
 
 void CompressedAttentionForward(Stream& stream, const CompressedAttentionForwardArgs& args) {
-  const PastBlocks seen{Data<int32_t>(args.documents.positions()), args.options.block};
+  const PastBlocks seen{Data<int32_t>(args.documents.positions()), args.documents.query_begin(),
+                        args.options.block};
   DispatchType("compressed_attention", args.q_NHD.dtype(), [&]<class T>() {
     RunRowsForward(stream, "compressed_attention",
                    RowAttentionOf<T>(args.q_NHD, args.k_CGD, args.v_CGE, args.options.scale), seen,

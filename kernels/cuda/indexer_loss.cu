@@ -1,4 +1,4 @@
-// A block takes a token, a thread a key of its list; scores are those of index_score.h.
+// A block takes a query, a thread a key of its list; scores are those of index_score.h.
 #include <algorithm>
 
 #include "kernels/cuda/double_sums.cuh"
@@ -17,8 +17,8 @@ template <class T>
 struct Loss {
   const T *a_NJC, *b_NC, *w_NJ, *q_NHD, *k_NGD;
   const float* lse_NH;
-  const int32_t *keys_NS, *positions;
-  int64_t N, J, C, H, D, G, S;
+  const int32_t *keys_NS, *positions;  // positions: of the M queries
+  int64_t M, N, query_begin, J, C, H, D, G, S;
   float scale;
   double weight;
 
@@ -60,10 +60,10 @@ __device__ double SumOfBlock(double x) {
   return OfBlock(x, [](double a, double b) { return a + b; });
 }
 
-// One token's list, its target p and the logarithm of its prediction.
+// One query's list, its target p and the logarithm of its prediction.
 template <class T>
 struct Row {
-  int64_t token, begin, count;
+  int64_t query, begin, count;
   const int32_t* keys;
   double *log_prediction, *p;
   float* r_JS;  // may be null
@@ -93,12 +93,12 @@ __device__ void ScoreKeys(const Loss<T>& in, const Row<T>& row) {
   double* w_J = a_CJ + in.C * lanes;
   float* q_HD = reinterpret_cast<float*>(w_J + lanes);
   float* tile = q_HD + in.H * in.D;
-  LoadHeads(in.a_NJC + row.token * in.J * in.C, in.J, in.C, 1, a_CJ);
+  LoadHeads(in.a_NJC + row.query * in.J * in.C, in.J, in.C, 1, a_CJ);
   for (int64_t j = threadIdx.x; j < in.J; j += kTileKeys) {
-    w_J[j] = Get(in.w_NJ, row.token * in.J + j);
+    w_J[j] = Get(in.w_NJ, row.query * in.J + j);
   }
   for (int64_t e = threadIdx.x; e < in.H * in.D; e += kTileKeys) {
-    q_HD[e] = in.scale * Get(in.q_NHD, row.token * in.H * in.D + e);
+    q_HD[e] = in.scale * Get(in.q_NHD, row.query * in.H * in.D + e);
   }
   for (int64_t first = 0; first < row.count; first += kTileKeys) {
     const int64_t keys = min(int64_t{kTileKeys}, row.count - first), i = first + threadIdx.x;
@@ -122,7 +122,7 @@ __device__ void ScoreKeys(const Loss<T>& in, const Row<T>& row) {
         for (int64_t d = 0; d < in.D; ++d) {
           s += q_HD[h * in.D + d] * tile[d * kTileStride + threadIdx.x];
         }
-        p += expf(s - in.lse_NH[row.token * in.H + h]);
+        p += expf(s - in.lse_NH[row.query * in.H + h]);
       }
     }
     if (inside) row.p[i] = p;
@@ -130,15 +130,15 @@ __device__ void ScoreKeys(const Loss<T>& in, const Row<T>& row) {
 }
 
 template <class T>
-__device__ Row<T> LoadRow(const Loss<T>& in, int64_t token, unsigned char* memory, bool products) {
+__device__ Row<T> LoadRow(const Loss<T>& in, int64_t query, unsigned char* memory, bool products) {
   Row<T> row;
-  row.token = token;
-  row.begin = token - in.positions[token];
-  row.keys = in.keys_NS + token * in.S;
+  row.query = query;
+  row.begin = in.query_begin + query - in.positions[query];
+  row.keys = in.keys_NS + query * in.S;
   row.log_prediction = reinterpret_cast<double*>(memory + blockIdx.x * in.RowBytes(products));
   row.p = row.log_prediction + in.S;
   row.r_JS = products ? reinterpret_cast<float*>(row.p + in.S) : nullptr;
-  row.count = CountKeys(in, row.keys);  // the token before has been done
+  row.count = CountKeys(in, row.keys);  // the query before has been done
   ScoreKeys(in, row);
   __syncthreads();
   double most = -INFINITY, sum = 0, sum_p = 0;
@@ -163,27 +163,27 @@ __device__ Row<T> LoadRow(const Loss<T>& in, int64_t token, unsigned char* memor
 template <class T>
 __global__ void __launch_bounds__(kTileKeys)
     Forward(Loss<T> in, unsigned char* memory, double* kl_N) {
-  for (int64_t token = blockIdx.x; token < in.N; token += gridDim.x) {
-    const Row<T> row = LoadRow(in, token, memory, false);
+  for (int64_t query = blockIdx.x; query < in.M; query += gridDim.x) {
+    const Row<T> row = LoadRow(in, query, memory, false);
     double kl = 0;
     for (int64_t i = threadIdx.x; i < row.count; i += kTileKeys) {
       if (row.p[i] > 0) kl += row.p[i] * (log(row.p[i]) - row.log_prediction[i]);
     }
     kl = SumOfBlock(kl);
-    if (threadIdx.x == 0) kl_N[token] = kl;
+    if (threadIdx.x == 0) kl_N[query] = kl;
   }
 }
 
-// dI of a token and the gradients of what is its own, da and dw.
+// dI of a query and the gradients of what is its own, da and dw.
 template <class T>
 __global__ void __launch_bounds__(kTileKeys, 4)
-    BackwardTokens(Loss<T> in, Gradients<T> to, unsigned char* memory) {
+    BackwardQueries(Loss<T> in, Gradients<T> to, unsigned char* memory) {
   __shared__ float of_warp[kWarps][32];
   const double factor = *to.dloss * in.weight;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int64_t token = blockIdx.x; token < in.N; token += gridDim.x) {
-    const Row<T> row = LoadRow(in, token, memory, true);
-    float* dscore = to.dscore_NS + token * in.S;
+  for (int64_t query = blockIdx.x; query < in.M; query += gridDim.x) {
+    const Row<T> row = LoadRow(in, query, memory, true);
+    float* dscore = to.dscore_NS + query * in.S;
     for (int64_t i = threadIdx.x; i < in.S; i += kTileKeys) {
       const bool listed = i < row.count;
       dscore[i] = listed ? static_cast<float>(factor * (exp(row.log_prediction[i]) - row.p[i])) : 0;
@@ -197,13 +197,13 @@ __global__ void __launch_bounds__(kTileKeys, 4)
 #pragma unroll
       for (int other = 16; other > 0; other /= 2) dw += __shfl_xor_sync(~0u, dw, other);
       if (lane == 0) {
-        PutOrAdd(to.dw_NJ, token * in.J + j, static_cast<float>(dw), to.accumulate_dw);
+        PutOrAdd(to.dw_NJ, query * in.J + j, static_cast<float>(dw), to.accumulate_dw);
       }
     }
     if (to.da_NJC == nullptr) continue;
     // Each warp takes some of the keys, a lane a channel.
     for (int64_t j = 0; j < in.J; ++j) {
-      const float w = Get(in.w_NJ, token * in.J + j), *r = row.r_JS + j * in.S;
+      const float w = Get(in.w_NJ, query * in.J + j), *r = row.r_JS + j * in.S;
       for (int64_t first = 0; first < in.C; first += 32) {
         const int64_t c = first + lane;
         float sum = 0;
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kTileKeys, 4)
         __syncthreads();
         if (warp == 0 && c < in.C) {
           for (int other = 1; other < kWarps; ++other) sum += of_warp[other][lane];
-          PutOrAdd(to.da_NJC, (token * in.J + j) * in.C + c, sum, to.accumulate_da);
+          PutOrAdd(to.da_NJC, (query * in.J + j) * in.C + c, sum, to.accumulate_da);
         }
         __syncthreads();
       }
@@ -227,11 +227,11 @@ __global__ void __launch_bounds__(kTileKeys, 4)
 // The key that a list's entry names.
 struct NamedKey {
   const int32_t *keys_NS, *positions;
-  int64_t S;
+  int64_t query_begin, S;
 
-  __device__ int64_t operator()(int64_t token, int64_t i) const {
-    const int32_t key = keys_NS[token * S + i];
-    return key >= 0 ? token - positions[token] + key : -1;
+  __device__ int64_t operator()(int64_t query, int64_t i) const {
+    const int32_t key = keys_NS[query * S + i];
+    return key >= 0 ? query_begin + query - positions[query] + key : -1;
   }
 };
 
@@ -246,16 +246,16 @@ __global__ void __launch_bounds__(kTileKeys)
   __syncthreads();
   const T* b = in.b_NC + key * in.C;
   for (int64_t e = readers.offsets[key] + warp; e < readers.offsets[key + 1]; e += kWarps) {
-    const int64_t entry = readers.entries[e], token = entry / in.S;
+    const int64_t entry = readers.entries[e], query = entry / in.S;
     const float dscore = dscore_NS[entry];
     for (int64_t j = 0; j < in.J; ++j) {
-      const T* a = in.a_NJC + (token * in.J + j) * in.C;
+      const T* a = in.a_NJC + (query * in.J + j) * in.C;
       double r = 0;
       for (int64_t c = lane; c < in.C; c += 32) r += double{Get(a, c)} * double{Get(b, c)};
 #pragma unroll
       for (int other = 16; other > 0; other /= 2) r += __shfl_xor_sync(~0u, r, other);
       if (r <= 0) continue;
-      const float dr = dscore * Get(in.w_NJ, token * in.J + j);
+      const float dr = dscore * Get(in.w_NJ, query * in.J + j);
       for (int64_t c = lane; c < in.C; c += 32) sums[warp * in.C + c] += dr * Get(a, c);
     }
   }
@@ -271,6 +271,7 @@ __global__ void __launch_bounds__(kTileKeys)
 template <class T, class Args>
 Loss<T> LossOf(const Args& args) {
   const IndexerTarget& target = args.target;
+  const int64_t query_begin = target.documents.query_begin();
   return {.a_NJC = Data<T>(args.a_NJC),
           .b_NC = Data<T>(args.b_NC),
           .w_NJ = Data<T>(args.w_NJ),
@@ -278,8 +279,10 @@ Loss<T> LossOf(const Args& args) {
           .k_NGD = Data<T>(target.k_NGD),
           .lse_NH = Data<float>(target.lse_NH),
           .keys_NS = Data<int32_t>(target.keys_NS),
-          .positions = Data<int32_t>(target.documents.positions()),
-          .N = args.a_NJC.dim(0),
+          .positions = Data<int32_t>(target.documents.positions()) + query_begin,
+          .M = args.a_NJC.dim(0),
+          .N = args.b_NC.dim(0),
+          .query_begin = query_begin,
           .J = args.a_NJC.dim(1),
           .C = args.a_NJC.dim(2),
           .H = target.q_NHD.dim(1),
@@ -291,8 +294,8 @@ Loss<T> LossOf(const Args& args) {
 }
 
 // Blocks enough to fill the GPU, but 128 MiB of workspace at most.
-int64_t BlocksOf(int64_t tokens, int64_t row_bytes) {
-  return std::clamp<int64_t>(std::min(tokens, (int64_t{128} << 20) / row_bytes), 1, 528);
+int64_t BlocksOf(int64_t queries, int64_t row_bytes) {
+  return std::clamp<int64_t>(std::min(queries, (int64_t{128} << 20) / row_bytes), 1, 528);
 }
 
 template <class T>
@@ -300,14 +303,14 @@ void RunForward(const Stream& stream, const IndexerLossForwardArgs& args) {
   const char* name = "indexer_loss";
   const Loss<T> in = LossOf<T>(args);
   double* kl_N = Data<double>(args.kl_N);
-  if (in.N > 0) {
-    const int64_t blocks = BlocksOf(in.N, in.RowBytes(false));
+  if (in.M > 0) {
+    const int64_t blocks = BlocksOf(in.M, in.RowBytes(false));
     auto* memory = ScratchFor<unsigned char>(stream, blocks * in.RowBytes(false));
     AllowTile(name, Forward<T>, in.SharedBytes());
     Forward<<<blocks, kTileKeys, in.SharedBytes(), Handle(stream)>>>(in, memory, kl_N);
     CheckLaunch(name);
   }
-  SumParts<<<1, 256, 0, Handle(stream)>>>(in.N, kl_N, args.weight, false, Data<double>(args.loss));
+  SumParts<<<1, 256, 0, Handle(stream)>>>(in.M, kl_N, args.weight, false, Data<double>(args.loss));
   CheckLaunch(name);
 }
 
@@ -315,12 +318,12 @@ template <class T>
 void RunBackward(const Stream& stream, const IndexerLossBackwardArgs& args) {
   const char* name = "indexer_loss backward";
   const Loss<T> in = LossOf<T>(args);
-  if (in.N == 0) return;
+  if (in.M == 0) return;
   float* dscore_NS = Data<float>(args.dscore_NS);
-  const int64_t blocks = BlocksOf(in.N, in.RowBytes(true));
+  const int64_t blocks = BlocksOf(in.M, in.RowBytes(true));
   auto* memory = ScratchFor<unsigned char>(stream, blocks * in.RowBytes(true));
-  AllowTile(name, BackwardTokens<T>, in.SharedBytes());
-  BackwardTokens<<<blocks, kTileKeys, in.SharedBytes(), Handle(stream)>>>(
+  AllowTile(name, BackwardQueries<T>, in.SharedBytes());
+  BackwardQueries<<<blocks, kTileKeys, in.SharedBytes(), Handle(stream)>>>(
       in,
       Gradients<T>{Data<double>(args.dloss), DataOrNull<T>(args.da_NJC), DataOrNull<T>(args.dw_NJ),
                    args.accumulate_da, args.accumulate_dw, dscore_NS},
@@ -329,8 +332,9 @@ void RunBackward(const Stream& stream, const IndexerLossBackwardArgs& args) {
   if (!args.db_NC.defined()) return;
   int32_t* offsets = Data<int32_t>(args.readers);
   const ReaderLists readers{offsets, offsets + in.N + 1};
-  SortReaders(stream, name, in.N, in.S, in.N, NamedKey{in.keys_NS, in.positions, in.S},
-              ScratchFor<int32_t>(stream, ReaderRuns(in.N, in.N) * in.N), readers);
+  SortReaders(stream, name, in.M, in.S, in.N,
+              NamedKey{in.keys_NS, in.positions, in.query_begin, in.S},
+              ScratchFor<int32_t>(stream, ReaderRuns(in.M, in.N) * in.N), readers);
   BackwardKeys<<<in.N, kTileKeys, kWarps * in.C * sizeof(float), Handle(stream)>>>(
       in, readers, dscore_NS, Data<T>(args.db_NC), args.accumulate_db);
   CheckLaunch(name);

@@ -12,14 +12,14 @@ namespace {
 template <class T>
 struct Indexer {
   const T *q_NHD, *k, *w_NH;  // w may be null
-  const int32_t* positions;   // of tokens; or null:
+  const int32_t* positions;   // of queries; or null:
   const int32_t* lengths;     // of the caches k [queries, capacity, D]
-  int64_t queries, H, D, S, capacity;
+  int64_t queries, query_begin, H, D, S, capacity;
   int32_t* keys_NS;
 
   // The keys that a query sees: `count` rows from `first` on.
   __device__ int64_t First(int64_t query) const {
-    return positions != nullptr ? query - positions[query] : query * capacity;
+    return positions != nullptr ? query_begin + query - positions[query] : query * capacity;
   }
   __device__ int64_t Count(int64_t query) const {
     if (positions != nullptr) return positions[query] + 1;
@@ -78,18 +78,19 @@ void Run(const Stream& stream, const char* name, const Indexer<T>& in, int64_t m
 }  // namespace
 
 void LightningIndexer(Stream& stream, const LightningIndexerArgs& args) {
-  const int64_t N = args.q_NHD.dim(0);
+  const int64_t begin = args.documents.query_begin();
   DispatchType("lightning_indexer", args.q_NHD.dtype(), [&]<class T>() {
     const Indexer<T> in{.q_NHD = Data<T>(args.q_NHD),
                         .k = Data<T>(args.k_ND),
                         .w_NH = DataOrNull<T>(args.w_NH),
-                        .positions = Data<int32_t>(args.documents.positions()),
-                        .queries = N,
+                        .positions = Data<int32_t>(args.documents.positions()) + begin,
+                        .queries = args.q_NHD.dim(0),
+                        .query_begin = begin,
                         .H = args.q_NHD.dim(1),
                         .D = args.q_NHD.dim(2),
                         .S = args.keys_NS.dim(1),
                         .keys_NS = Data<int32_t>(args.keys_NS)};
-    Run(stream, "lightning_indexer", in, N);
+    Run(stream, "lightning_indexer", in, args.documents.query_end());
   });
 }
 

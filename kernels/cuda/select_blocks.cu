@@ -11,10 +11,11 @@ namespace {
 
 template <class T>
 struct Chooser {
-  const T *q_NHD, *k;               // means [rows, G, D]
-  const int32_t* positions;         // of tokens; or null:
-  const int32_t* lengths;           // of the sequences whose means are k [queries, R, G, D]
-  int64_t queries, G, D, heads, R;  // heads: of a group
+  const T *q_NHD, *k;        // means [rows, G, D]
+  const int32_t* positions;  // of tokens; or null:
+  const int32_t* lengths;    // of the sequences whose means are k [queries, R, G, D]
+  int64_t begin, end;        // queries: tokens, or sequences
+  int64_t G, D, heads, R;    // heads: of a group
   SelectBlocksOptions options;
   int32_t* blocks_NGS;
 
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(kTileKeys) Choose(Chooser<T> in, int64_t most,
   double *largest = q_DH + in.D * lanes, *sum = largest + lanes;
   float* tile = reinterpret_cast<float*>(sum + lanes);
   double *p = memory + blockIdx.x * most * (lanes + 1), *score = p + most * lanes;
-  for (int64_t row = blockIdx.x; row < in.queries * in.G; row += gridDim.x) {
+  for (int64_t row = in.begin * in.G + blockIdx.x; row < in.end * in.G; row += gridDim.x) {
     const int64_t query = row / in.G, g = row % in.G, position = in.Position(query);
     const int64_t current = position / in.options.block;
     __syncthreads();  // the row before has been done
@@ -105,11 +106,11 @@ __global__ void __launch_bounds__(kTileKeys) Choose(Chooser<T> in, int64_t most,
   }
 }
 
-// `tokens`: of the longest document.
+// `tokens`: as many as a query sees.
 template <class T>
 void Run(const Stream& stream, const char* name, const Chooser<T>& in, int64_t tokens) {
-  if (in.queries == 0) return;
-  const int64_t blocks = std::min<int64_t>(in.queries * in.G, 1056);
+  const int64_t rows = (in.end - in.begin) * in.G, blocks = std::min<int64_t>(rows, 1056);
+  if (rows == 0) return;
   const int64_t most = tokens / in.options.block + 1;
   double* memory = ScratchFor<double>(stream, blocks * most * (PadHeads(in.heads) + 1));
   AllowTile(name, Choose<T>, in.SharedBytes());
@@ -120,18 +121,21 @@ void Run(const Stream& stream, const char* name, const Chooser<T>& in, int64_t t
 }  // namespace
 
 void SelectBlocksForward(Stream& stream, const SelectBlocksForwardArgs& args) {
-  const int64_t N = args.q_NHD.dim(0), G = args.k_CGD.dim(1);
+  const int64_t begin = args.documents.query_begin(), end = args.documents.query_end();
+  const int64_t G = args.k_CGD.dim(1), H = args.q_NHD.dim(1), D = args.q_NHD.dim(2);
   DispatchType("select_blocks", args.q_NHD.dtype(), [&]<class T>() {
-    const Chooser<T> in{.q_NHD = Data<T>(args.q_NHD),
-                        .k = Data<T>(args.k_CGD),
-                        .positions = Data<int32_t>(args.documents.positions()),
-                        .queries = N,
-                        .G = G,
-                        .D = args.q_NHD.dim(2),
-                        .heads = args.q_NHD.dim(1) / G,
-                        .options = args.options,
-                        .blocks_NGS = Data<int32_t>(args.blocks_NGS)};
-    Run(stream, "select_blocks", in, N);
+    const Chooser<T> in{
+        .q_NHD = Data<T>(args.q_NHD) - begin * H * D,
+        .k = Data<T>(args.k_CGD),
+        .positions = Data<int32_t>(args.documents.positions()),
+        .begin = begin,
+        .end = end,
+        .G = G,
+        .D = D,
+        .heads = H / G,
+        .options = args.options,
+        .blocks_NGS = Data<int32_t>(args.blocks_NGS) - begin * G * args.options.selected};
+    Run(stream, "select_blocks", in, end);
   });
 }
 
@@ -141,7 +145,8 @@ void SelectBlocksStep(Stream& stream, const SelectBlocksStepArgs& args) {
     const Chooser<T> in{.q_NHD = Data<T>(args.q_BHD),
                         .k = Data<T>(args.k_BRGD),
                         .lengths = Data<int32_t>(args.lengths_B),
-                        .queries = args.q_BHD.dim(0),
+                        .begin = 0,
+                        .end = args.q_BHD.dim(0),
                         .G = G,
                         .D = args.q_BHD.dim(2),
                         .heads = args.q_BHD.dim(1) / G,
