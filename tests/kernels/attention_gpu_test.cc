@@ -1,9 +1,10 @@
 // Attention on a GPU in bfloat16 against the reference: every padded head size, ragged documents,
-// windows, grouped heads, written and added gradients, by warpgroups and by warps, those of queries
-// alone too; equal bits twice.
+// windows, grouped heads, queries that are a part of the tokens, written and added gradients, by
+// warpgroups and by warps, those of queries alone too; equal bits twice.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 
 #include "core/cuda.h"
 #include "kernels/attention.h"
@@ -21,6 +22,7 @@ struct Problem {
   std::vector<int32_t> cu;
   double spread = 1;
   int64_t spare_documents = 0;
+  TokenRange queries = {0, 0};  // nothing: all
 };
 
 enum class Path { kChosen, kWarps, kQueriesOnly };
@@ -44,6 +46,8 @@ Tensor StatsOf(const Tensor& dout, const Tensor& o, const Tensor& lse) {
 
 Arrays Attend(const Problem& p, Device device, bool add, Path path = Path::kChosen) {
   const int64_t N = p.cu.back();
+  const TokenRange queries = p.queries.size() > 0 ? p.queries : TokenRange{0, N};
+  const int64_t M = queries.size();
   const bool gpu = device.backend == Backend::kCuda;
   Stream stream{device};
   const DType dtype = gpu ? DType::kBF16 : DType::kF64;
@@ -53,13 +57,14 @@ Arrays Attend(const Problem& p, Device device, bool add, Path path = Path::kChos
     const Tensor rounded = Tensor::FromHost(values, shape, DType::kBF16, {Backend::kCpu});
     return Tensor::FromHost(rounded.ToDoubles(), shape, dtype, device);
   };
-  const Tensor q = random("q", {N, p.H, p.D}, p.spread), k = random("k", {N, p.G, p.D});
-  const Tensor v = random("v", {N, p.G, p.E}), dout = random("do", {N, p.H, p.E});
+  const Tensor q = random("q", {M, p.H, p.D}, p.spread), k = random("k", {N, p.G, p.D});
+  const Tensor v = random("v", {N, p.G, p.E}), dout = random("do", {M, p.H, p.E});
   const Tensor dq = random("dq", q.shape()), dk = random("dk", k.shape());
   const Tensor dv = random("dv", v.shape());
-  const Tensor o = Tensor::Empty({N, p.H, p.E}, dtype, device);
-  const Tensor lse = Tensor::Empty({N, p.H}, AccumulatorOf(dtype), device);
-  Documents documents(N, static_cast<int64_t>(p.cu.size()) - 1 + p.spare_documents, device);
+  const Tensor o = Tensor::Empty({M, p.H, p.E}, dtype, device);
+  const Tensor lse = Tensor::Empty({M, p.H}, AccumulatorOf(dtype), device);
+  Documents documents(N, static_cast<int64_t>(p.cu.size()) - 1 + p.spare_documents, device,
+                      queries);
   documents.Fill(p.cu);
   const AttentionOptions options{.scale = 1 / std::sqrt(double(p.D)), .window = p.window};
   const AttentionForwardArgs forward{.q_NHD = q,
@@ -134,6 +139,34 @@ INSTANTIATE_TEST_SUITE_P(
                     Problem{2, 1, 104, 104, 33, {0, 131}, 4}, Problem{1, 1, 192, 128, 0, {0, 200}},
                     Problem{2, 1, 256, 256, 65, {0, 40, 200}, 1, 3},
                     Problem{1, 1, 200, 256, 0, {0, 150}}));
+
+std::vector<Problem> RandomRanges() {
+  std::mt19937_64 random(kSeed);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
+  std::vector<Problem> problems;
+  for (const int64_t width : {24, 64, 64, 72, 104, 128, 128, 128, 184, 256}) {
+    Problem p{.H = 0,
+              .G = 1 + below(3),
+              .D = width,
+              .E = 8 * (1 + below(width / 8)),
+              .window = 0,
+              .cu = {}};
+    p.H = p.G * (1 + below(3));
+    const int64_t N = 200 + below(700), longest = 1 + below(below(2) == 0 ? N : 5);
+    p.cu = {0};
+    while (p.cu.back() < N) {
+      p.cu.push_back(static_cast<int32_t>(std::min(N, p.cu.back() + 1 + below(longest))));
+    }
+    if (below(2) == 0) p.window = 1 + below(N);
+    p.spare_documents = below(4);
+    p.queries.begin = below(N - 100);
+    p.queries.end = p.queries.begin + 100 + below(N - 100 - p.queries.begin + 1);
+    problems.push_back(p);
+  }
+  return problems;
+}
+
+INSTANTIATE_TEST_SUITE_P(QueryRanges, GpuAttention, testing::ValuesIn(RandomRanges()));
 
 }  // namespace
 }  // namespace lt2
