@@ -41,7 +41,7 @@ struct StateFoldMaxArgs {
   Tensor maps_RG;
 };
 
-LT2_HOST_KERNEL(StateFold, StateFoldArgs)
-LT2_HOST_KERNEL(StateFoldMax, StateFoldMaxArgs)
+LT2_KERNEL(StateFold, StateFoldArgs)
+LT2_KERNEL(StateFoldMax, StateFoldMaxArgs)
 
 }  // namespace lt2

@@ -25,12 +25,15 @@ struct Workspace {
 
 template <class T, Decay kDecay>
 void Forward(const Stream& stream, const ScanAdditiveForwardArgs& a) {
-  const AdditiveInputs<T> in = InputsOf<T>(a);
+  AdditiveInputs<T> in = InputsOf<T>(a);
   const ScanShape& n = in.shape;
+  const bool outputs = a.o_NGV.defined();
+  if (!outputs) in.shape.which = OneOrAll(a.final_DGKV, Which::kLast);
   const int64_t chunks = a.documents.chunk_capacity();
   const Workspace<T> scratch = CarveScratch(stream, [&](Carver& carver) {
-    Workspace<T> parts{.operands = TakeAdditiveOperands<T>(carver, n, chunks)};
-    parts.states = carver.Take<T>(a.states_CGKV.defined() ? 0 : chunks * n.heads * n.k * n.v);
+    Workspace<T> parts{.operands = TakeAdditiveOperands<T>(carver, n, chunks, outputs)};
+    const bool states = outputs && !a.states_CGKV.defined();
+    parts.states = states ? carver.Take<T>(chunks * n.heads * n.k * n.v) : nullptr;
     return parts;
   });
   T* states = a.states_CGKV.defined() ? Data<T>(a.states_CGKV) : scratch.states;
@@ -40,11 +43,11 @@ void Forward(const Stream& stream, const ScanAdditiveForwardArgs& a) {
   LaunchForwardStates<T, /*kDelta=*/false>(stream, "scan_additive states",
                                            {.shape = n,
                                             .operands = scratch.operands,
-                                            .initial_DGKV = DataOrNull<float>(a.initial_DGKV),
-                                            .final_DGKV = DataOrNull<float>(a.final_DGKV),
+                                            .initial = InitialStates(a.initial_DGKV),
+                                            .final = LastStates(a.final_DGKV),
                                             .states_CGKV = states,
-                                            .values = values},
-                                           a.documents.capacity());
+                                            .values = values});
+  if (!outputs) return;
   LaunchChunkOutputs<T, Outputs::kRead>(stream, "scan_additive outputs",
                                         {.shape = n,
                                          .rows = scratch.operands.q_read,
@@ -57,8 +60,12 @@ void Forward(const Stream& stream, const ScanAdditiveForwardArgs& a) {
 
 template <class T, Decay kDecay>
 void Backward(const Stream& stream, const ScanAdditiveBackwardArgs& a) {
-  const AdditiveInputs<T> in = InputsOf<T>(a);
+  AdditiveInputs<T> in = InputsOf<T>(a);
   const ScanShape& n = in.shape;
+  const bool keys = AnyWanted({&a.dq_NHK, &a.dk_NHK, &a.dg_NG, &a.dg_NGK});
+  if (!keys && !a.dv_NGV.to.defined()) {
+    in.shape.which = OneOrAll(a.dinitial_DGKV.to, Which::kFirst);
+  }
   const int64_t chunks = a.documents.chunk_capacity();
   const auto operands = CarveScratch(
       stream, [&](Carver& carver) { return TakeAdditiveOperands<T>(carver, n, chunks); });
@@ -69,12 +76,11 @@ void Backward(const Stream& stream, const ScanAdditiveBackwardArgs& a) {
   LaunchReverseStates<T, /*kDelta=*/false>(stream, "scan_additive reverse states",
                                            {.shape = n,
                                             .operands = operands,
-                                            .dfinal_DGKV = DataOrNull<float>(a.dfinal_DGKV),
-                                            .dinitial_DGKV = DataOrNull<float>(a.dinitial_DGKV.to),
+                                            .dfinal = LastStates(a.dfinal_DGKV),
+                                            .dinitial = InitialStates(a.dinitial_DGKV.to),
                                             .accumulate = a.dinitial_DGKV.accumulate,
                                             .dstates_CGKV = dstates,
-                                            .d_o = d_o},
-                                           a.documents.capacity());
+                                            .d_o = d_o});
   if (a.dv_NGV.to.defined()) {
     LaunchChunkOutputs<T, Outputs::kTransposed>(stream, "scan_additive dv",
                                                 {.shape = n,
@@ -86,10 +92,7 @@ void Backward(const Stream& stream, const ScanAdditiveBackwardArgs& a) {
                                                  .add = a.dv_NGV.accumulate},
                                                 chunks);
   }
-  if (!a.dq_NHK.to.defined() && !a.dk_NHK.to.defined() && !a.dg_NG.to.defined() &&
-      !a.dg_NGK.to.defined()) {
-    return;
-  }
+  if (!keys) return;
   AdditiveGradients<T> data{.in = in,
                             .states_CGKV = Data<T>(a.states_CGKV),
                             .dstates_CGKV = dstates,

@@ -60,13 +60,15 @@ struct AdditivePreparation {
   MlstmRows<T> rows = {};
 };
 
+// q_read, attention: null unless queries are to read.
 template <class T>
-ScanOperands<T> TakeAdditiveOperands(Carver& carver, const ScanShape& n, int64_t chunks) {
+ScanOperands<T> TakeAdditiveOperands(Carver& carver, const ScanShape& n, int64_t chunks,
+                                     bool reads = true) {
   const int64_t items = chunks * n.heads, rows = items * kPanel * PaddedWidth(n.k);
   ScanOperands<T> operands = {};
-  operands.q_read = carver.Take<T>(rows);
+  operands.q_read = reads ? carver.Take<T>(rows) : nullptr;
   operands.k_write = carver.Take<T>(rows);
-  operands.attention = carver.Take<T>(items * kPanel * kPanel);
+  operands.attention = reads ? carver.Take<T>(items * kPanel * kPanel) : nullptr;
   operands.decay = carver.Take<float>(items * PaddedWidth(n.k));
   return operands;
 }
@@ -110,13 +112,14 @@ __global__ void __launch_bounds__(kPanelThreads) PrepareAdditive(AdditivePrepara
   const AdditiveInputs<T>& in = data.in;
   const ScanShape& n = in.shape;
   const int chunk = blockIdx.x, head = blockIdx.y, key_head = head / (n.heads / n.key_heads);
-  const ChunkPlace place = PlaceOf(n.chunks, chunk);
+  const ChunkPlace place = n.Place(chunk);
   if (place.rows == 0) return;
   const int64_t item = int64_t{chunk} * n.heads + head;
   const int64_t at_key = (int64_t{place.token} * n.key_heads + key_head) * n.k;
   const int64_t at_head = int64_t{place.token} * n.heads + head;
   const int64_t key_stride = int64_t{n.key_heads} * n.k;
   const int padded = PaddedWidth(n.k);
+  const bool reads = data.operands.q_read != nullptr;
   T *q = reinterpret_cast<T*>(DynamicShared()), *k = q + kPanelSize<T>, *p = k + kPanelSize<T>;
   unsigned char* for_sums = reinterpret_cast<unsigned char*>(p + kPanelSize<T>);
   ChannelPairs<T, false> pairs(for_sums, for_sums + ChannelPairs<T, false>::kSumBytes);
@@ -132,10 +135,12 @@ __global__ void __launch_bounds__(kPanelThreads) PrepareAdditive(AdditivePrepara
       pairs.Load(in.g_NGK + at_head * n.k + begin, int64_t{n.heads} * n.k, place.rows, n.k - begin);
     }
     __syncthreads();
-    if constexpr (kChannels) {
-      pairs.AddProducts(q, k, columns, qk, unused);
-    } else {
-      Multiply<false, true>(qk, q, k, 0, columns);
+    if (reads) {
+      if constexpr (kChannels) {
+        pairs.AddProducts(q, k, columns, qk, unused);
+      } else {
+        Multiply<false, true>(qk, q, k, 0, columns);
+      }
     }
     const auto store = [&](const T* from, T* of_all, const auto& factor) {
       StorePanel(from, of_all + item * kPanel * padded + begin, padded, kPanel, columns, false,
@@ -143,9 +148,11 @@ __global__ void __launch_bounds__(kPanelThreads) PrepareAdditive(AdditivePrepara
                    ScalePiece(piece, [&](int i) { return factor(r, c + i); });
                  });
     };
-    store(q, data.operands.q_read, [&](int r, int c) {
-      return in.scale * (kChannels ? pairs.FromStart(r, c) : weights.from_start[r]);
-    });
+    if (reads) {
+      store(q, data.operands.q_read, [&](int r, int c) {
+        return in.scale * (kChannels ? pairs.FromStart(r, c) : weights.from_start[r]);
+      });
+    }
     store(k, data.operands.k_write,
           [&](int r, int c) { return kChannels ? pairs.ToEnd(r, c) : weights.to_end[r]; });
     const int d = begin + threadIdx.x;
@@ -153,13 +160,15 @@ __global__ void __launch_bounds__(kPanelThreads) PrepareAdditive(AdditivePrepara
       data.operands.decay[item * padded + d] = kChannels ? pairs.Whole(threadIdx.x) : weights.whole;
     }
   }
-  if constexpr (kChannels) pairs.AddDiagonal(qk, unused);
-  ForEachPair(qk, [&](int r, int c, float x, float y) {
-    PutPair(p, r, c, c <= r ? in.scale * x * weights.template Between<T>(r, c) : 0,
-            c + 1 <= r ? in.scale * y * weights.template Between<T>(r, c + 1) : 0);
-  });
-  __syncthreads();
-  StorePanel(p, data.operands.attention + item * kPanel * kPanel, kPanel, kPanel, kPanel);
+  if (reads) {
+    if constexpr (kChannels) pairs.AddDiagonal(qk, unused);
+    ForEachPair(qk, [&](int r, int c, float x, float y) {
+      PutPair(p, r, c, c <= r ? in.scale * x * weights.template Between<T>(r, c) : 0,
+              c + 1 <= r ? in.scale * y * weights.template Between<T>(r, c + 1) : 0);
+    });
+    __syncthreads();
+    StorePanel(p, data.operands.attention + item * kPanel * kPanel, kPanel, kPanel, kPanel);
+  }
   if constexpr (kDecay == Decay::kMlstm) PrepareMlstmRows(data.rows, weights, n, place, item);
 }
 

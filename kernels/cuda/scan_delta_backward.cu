@@ -23,14 +23,13 @@ void ReversePass(const Stream& stream, const ScanDeltaBackwardArgs& a, const Del
       a.documents.chunk_capacity());
   const ReverseStates<T> data{.shape = n,
                               .operands = scratch.operands,
-                              .dfinal_DGKV = DataOrNull<float>(a.dfinal_DGKV),
-                              .dinitial_DGKV = DataOrNull<float>(a.dinitial_DGKV.to),
+                              .dfinal = LastStates(a.dfinal_DGKV),
+                              .dinitial = InitialStates(a.dinitial_DGKV.to),
                               .accumulate = a.dinitial_DGKV.accumulate,
                               .dstates_CGKV = Data<T>(a.dstates_CGKV),
                               .d_o = {.x_NGV = d_o, .heads = n.heads, .v = n.v},
                               .du_NGV = du};
-  LaunchReverseStates<T, /*kDelta=*/true>(stream, "scan_delta reverse states", data,
-                                          a.documents.capacity());
+  LaunchReverseStates<T, /*kDelta=*/true>(stream, "scan_delta reverse states", data);
 }
 
 bool FitsWarpgroups(const DeltaGradients<bf16>& data) {
@@ -50,14 +49,18 @@ bool FitsWarpgroups(const DeltaGradients<bf16>& data) {
 template <class T>
 void Backward(const Stream& stream, const ScanDeltaBackwardArgs& a) {
   if (a.documents.tokens() == 0) return;
-  const DeltaInputs<T> in = DeltaInputsOf<T>(a);
+  DeltaInputs<T> in = DeltaInputsOf<T>(a);
   const ScanShape& n = in.shape;
+  const bool inputs =
+      AnyWanted({&a.dq_NHK, &a.dk_NHK, &a.dv_NGV, &a.dg_NG, &a.dg_NGK, &a.dbeta_NG});
+  if (!inputs) in.shape.which = OneOrAll(a.dinitial_DGKV.to, Which::kFirst);
   const int64_t chunks = a.documents.chunk_capacity();
   const BackwardScratch<T> scratch = CarveScratch(stream, [&](Carver& carver) {
     return BackwardScratch<T>{.operands = TakeDeltaOperands(carver, in, chunks),
                               .inverse = carver.Take<T>(chunks * n.heads * kPanel * kPanel)};
   });
   ReversePass(stream, a, in, scratch);
+  if (!inputs) return;
 
   DeltaGradients<T> data{.in = in,
                          .inverse = scratch.inverse,

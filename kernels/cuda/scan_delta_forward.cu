@@ -13,16 +13,19 @@ struct ForwardScratch {
 
 template <class T>
 void Forward(const Stream& stream, const ScanDeltaForwardArgs& a) {
-  const DeltaInputs<T> in = DeltaInputsOf<T>(a);
+  DeltaInputs<T> in = DeltaInputsOf<T>(a);
   const ScanShape& n = in.shape;
+  const bool outputs = a.o_NGV.defined();
+  if (!outputs) in.shape.which = OneOrAll(a.final_DGKV, Which::kLast);
   const int64_t chunks = a.documents.chunk_capacity();
   if (a.documents.tokens() == 0) return;
   const bool reads_q = in.g_NGK == nullptr &&
                        FitsDeltaTiles(in, {DataOrNull<T>(a.o_NGV), DataOrNull<T>(a.states_CGKV),
                                            DataOrNull<T>(a.u_NGV)});
   const ForwardScratch<T> scratch = CarveScratch(stream, [&](Carver& carver) {
-    ForwardScratch<T> parts{.operands = TakeDeltaOperands(carver, in, chunks, !reads_q)};
-    parts.states = carver.Take<T>(a.states_CGKV.defined() ? 0 : chunks * n.heads * n.k * n.v);
+    ForwardScratch<T> parts{.operands = TakeDeltaOperands(carver, in, chunks, !reads_q, outputs)};
+    const bool states = outputs && !a.states_CGKV.defined();
+    parts.states = states ? carver.Take<T>(chunks * n.heads * n.k * n.v) : nullptr;
     parts.u = carver.Take<T>(a.u_NGV.defined() ? 0 : a.v_NGV.size());
     parts.read_scale = reads_q ? carver.Take<float>(chunks * n.heads * kPanel) : nullptr;
     return parts;
@@ -36,12 +39,12 @@ void Forward(const Stream& stream, const ScanDeltaForwardArgs& a) {
   LaunchForwardStates<T, /*kDelta=*/true>(stream, "scan_delta states",
                                           {.shape = n,
                                            .operands = scratch.operands,
-                                           .initial_DGKV = DataOrNull<float>(a.initial_DGKV),
-                                           .final_DGKV = DataOrNull<float>(a.final_DGKV),
+                                           .initial = InitialStates(a.initial_DGKV),
+                                           .final = LastStates(a.final_DGKV),
                                            .states_CGKV = states,
                                            .values = {.x_NGV = u, .heads = n.heads, .v = n.v},
-                                           .u_NGV = u},
-                                          a.documents.capacity());
+                                           .u_NGV = u});
+  if (!outputs) return;
   LaunchChunkOutputs<T, Outputs::kRead>(stream, "scan_delta outputs",
                                         {.shape = n,
                                          .rows = scratch.operands.q_read,

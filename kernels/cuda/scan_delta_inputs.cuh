@@ -26,16 +26,16 @@ DeltaInputs<T> DeltaInputsOf(const Args& a) {
           .scale = static_cast<float>(a.scale)};
 }
 
-// q_read: null unless wanted.
+// q_read, attention: null unless wanted.
 template <class T>
 ScanOperands<T> TakeDeltaOperands(Carver& carver, const DeltaInputs<T>& in, int64_t chunks,
-                                  bool wants_q_read = true) {
+                                  bool wants_q_read = true, bool wants_attention = true) {
   const int64_t items = chunks * in.shape.heads, rows = items * kPanel * PaddedWidth(in.shape.k);
   ScanOperands<T> operands;
   operands.q_read = wants_q_read ? carver.Take<T>(rows) : nullptr;
   operands.k_write = carver.Take<T>(rows);
   operands.w = carver.Take<T>(rows);
-  operands.attention = carver.Take<T>(items * kPanel * kPanel);
+  operands.attention = wants_attention ? carver.Take<T>(items * kPanel * kPanel) : nullptr;
   operands.decay = carver.Take<float>(items * PaddedWidth(in.shape.k));
   return operands;
 }

@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kPanelThreads) PrepareDelta(DeltaPreparation<T
   const DeltaInputs<T>& in = data.in;
   const ScanShape& n = in.shape;
   const int chunk = blockIdx.x, head = blockIdx.y, key_head = head / (n.heads / n.key_heads);
-  const ChunkPlace place = PlaceOf(n.chunks, chunk);
+  const ChunkPlace place = n.Place(chunk);
   if (place.rows == 0) return;
   const int64_t item = int64_t{chunk} * n.heads + head;
   const int64_t at_key = (int64_t{place.token} * n.key_heads + key_head) * n.k;
@@ -141,7 +141,9 @@ __global__ void __launch_bounds__(kPanelThreads) PrepareDelta(DeltaPreparation<T
     PutPair(a, r, c, x, y);
   });
   __syncthreads();
-  StorePanel(square, data.operands.Square(data.operands.attention, item), kPanel, kPanel, kPanel);
+  if (data.operands.attention != nullptr) {
+    StorePanel(square, data.operands.Square(data.operands.attention, item), kPanel, kPanel, kPanel);
+  }
   InvertLower(a, inverse, sums);
 
   // What P or T multiplies: dO, or beta V.

@@ -23,7 +23,7 @@ class DeltaChunkTiles {
         channels_(tiles_.square.at, tiles_.factors, n_.k),
         item_(int64_t{blockIdx.y} * n_.heads + blockIdx.x),
         head_(static_cast<int>(blockIdx.x)),
-        place_(PlaceOf(n_.chunks, static_cast<int>(blockIdx.y))),
+        place_(n_.Place(static_cast<int>(blockIdx.y))),
         warp_(__shfl_sync(~0u, threadIdx.x / 32, 0)),
         half_(warp_ / kTiles),
         tile_(half_ == 0 ? warp_ : kPanelThreads / 32 - 1 - warp_) {}
@@ -181,7 +181,7 @@ class DeltaChunkTiles {
     ForEachSum(sums, [&](int r, int c, float& x, float& y) {
       x = c <= r ? scale * x : 0, y = c + 1 <= r ? scale * y : 0;
     });
-    if constexpr (kBackward) return;
+    if (kBackward || data_.operands.attention == nullptr) return;
     bf16* to = data_.operands.Square(data_.operands.attention, item_) + tile_ * kTile * kPanel;
 #pragma unroll
     for (int first = 0; first < kPanel; first += kTileColumns) {

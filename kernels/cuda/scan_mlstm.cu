@@ -8,19 +8,18 @@ namespace {
 struct Maxes {
   ScanShape shape;
   const float *i_NH, *f_NH;
-  const float* initial_max_DH;  // null: zero
+  StatesOf initial, final;  // none: zero, not wanted
   float* maxes_CH;
-  float* final_max_DH;  // may be null
 };
 
 // The m that each chunk begins with. A warp has a head of a document, chunk after chunk.
 __global__ void __launch_bounds__(32) MaxesKernel(Maxes data) {
   __shared__ MlstmWeights weights;
   const ScanShape& n = data.shape;
-  const int head = blockIdx.x, document = blockIdx.y;
+  const int head = blockIdx.x, document = n.Document(blockIdx.y);
   const int first = n.first_chunks[document], end = n.first_chunks[document + 1];
-  const int64_t slot = int64_t{document} * n.heads + head;
-  float m = data.initial_max_DH != nullptr && first < end ? data.initial_max_DH[slot] : 0;
+  const float* initial = data.initial.At(n, document, head, 1);
+  float m = initial != nullptr && first < end ? *initial : 0;
   for (int chunk = first; chunk < end; ++chunk) {
     const ChunkPlace place = PlaceOf(n.chunks, chunk);
     const int64_t at = int64_t{place.token} * n.heads + head;
@@ -30,7 +29,8 @@ __global__ void __launch_bounds__(32) MaxesKernel(Maxes data) {
     m = weights.out;
     __syncthreads();
   }
-  if (data.final_max_DH != nullptr && threadIdx.x == 0) data.final_max_DH[slot] = m;
+  float* final = data.final.At(n, document, head, 1);
+  if (final != nullptr && threadIdx.x == 0) *final = m;
 }
 
 template <class T, class Args>
@@ -55,12 +55,14 @@ template <class T>
 void Forward(const Stream& stream, const ScanMlstmForwardArgs& a) {
   AdditiveInputs<T> in = InputsOf<T>(a, nullptr);
   const ScanShape& n = in.shape;
+  const bool outputs = a.o_NHV.defined();
+  if (!outputs) in.shape.which = OneOrAll(a.final_DHKW, Which::kLast);
   const int64_t chunks = a.documents.chunk_capacity(), items = chunks * n.heads;
   const bool saves = a.states_CHKW.defined();
   const ForwardScratch<T> scratch = CarveScratch(stream, [&](Carver& carver) {
-    ForwardScratch<T> parts{.operands = TakeAdditiveOperands<T>(carver, n, chunks)};
+    ForwardScratch<T> parts{.operands = TakeAdditiveOperands<T>(carver, n, chunks, outputs)};
     parts.floor = carver.Take<float>(items * kPanel);
-    parts.states = carver.Take<T>(saves ? 0 : items * n.k * n.width);
+    parts.states = outputs && !saves ? carver.Take<T>(items * n.k * n.width) : nullptr;
     parts.maxes = carver.Take<float>(saves ? 0 : items);
     return parts;
   });
@@ -68,14 +70,13 @@ void Forward(const Stream& stream, const ScanMlstmForwardArgs& a) {
   float* maxes = saves ? Data<float>(a.maxes_CH) : scratch.maxes;
   in.gates.maxes_CH = maxes;
 
-  const dim3 grid(n.heads, static_cast<unsigned>(a.documents.capacity()));
-  MaxesKernel<<<grid, 32, 0, Handle(stream)>>>(
-      {.shape = n,
-       .i_NH = in.gates.i_NH,
-       .f_NH = in.gates.f_NH,
-       .initial_max_DH = DataOrNull<float>(a.initial_max_DH),
-       .maxes_CH = maxes,
-       .final_max_DH = DataOrNull<float>(a.final_max_DH)});
+  const dim3 grid(n.heads, n.Count());
+  MaxesKernel<<<grid, 32, 0, Handle(stream)>>>({.shape = n,
+                                                .i_NH = in.gates.i_NH,
+                                                .f_NH = in.gates.f_NH,
+                                                .initial = InitialStates(a.initial_max_DH),
+                                                .final = LastStates(a.final_max_DH),
+                                                .maxes_CH = maxes});
   CheckLaunch("scan_mlstm maxes");
   LaunchPrepareAdditive<T, Decay::kMlstm>(
       stream, "scan_mlstm prepare",
@@ -84,11 +85,11 @@ void Forward(const Stream& stream, const ScanMlstmForwardArgs& a) {
   LaunchForwardStates<T, /*kDelta=*/false>(stream, "scan_mlstm states",
                                            {.shape = n,
                                             .operands = scratch.operands,
-                                            .initial_DGKV = DataOrNull<float>(a.initial_DHKW),
-                                            .final_DGKV = DataOrNull<float>(a.final_DHKW),
+                                            .initial = InitialStates(a.initial_DHKW),
+                                            .final = LastStates(a.final_DHKW),
                                             .states_CGKV = states,
-                                            .values = values},
-                                           a.documents.capacity());
+                                            .values = values});
+  if (!outputs) return;
   LaunchChunkOutputs<T, Outputs::kNormalised>(stream, "scan_mlstm outputs",
                                               {.shape = n,
                                                .rows = scratch.operands.q_read,
@@ -109,8 +110,10 @@ struct BackwardScratch {
 
 template <class T>
 void Backward(const Stream& stream, const ScanMlstmBackwardArgs& a) {
-  const AdditiveInputs<T> in = InputsOf<T>(a, Data<float>(a.maxes_CH));
+  AdditiveInputs<T> in = InputsOf<T>(a, Data<float>(a.maxes_CH));
   const ScanShape& n = in.shape;
+  const bool inputs = AnyWanted({&a.dq_NHK, &a.dk_NHK, &a.dv_NHV, &a.di_NH, &a.df_NH});
+  if (!inputs) in.shape.which = OneOrAll(a.dinitial_DHKW.to, Which::kFirst);
   const int64_t chunks = a.documents.chunk_capacity(), items = chunks * n.heads;
   const BackwardScratch<T> scratch = CarveScratch(stream, [&](Carver& carver) {
     BackwardScratch<T> parts{.operands = TakeAdditiveOperands<T>(carver, n, chunks)};
@@ -138,12 +141,12 @@ void Backward(const Stream& stream, const ScanMlstmBackwardArgs& a) {
   LaunchReverseStates<T, /*kDelta=*/false>(stream, "scan_mlstm reverse states",
                                            {.shape = n,
                                             .operands = scratch.operands,
-                                            .dfinal_DGKV = DataOrNull<float>(a.dfinal_DHKW),
-                                            .dinitial_DGKV = DataOrNull<float>(a.dinitial_DHKW.to),
+                                            .dfinal = LastStates(a.dfinal_DHKW),
+                                            .dinitial = InitialStates(a.dinitial_DHKW.to),
                                             .accumulate = a.dinitial_DHKW.accumulate,
                                             .dstates_CGKV = dstates,
-                                            .d_o = dy},
-                                           a.documents.capacity());
+                                            .d_o = dy});
+  if (!inputs) return;
   if (a.dv_NHV.to.defined()) {
     LaunchChunkOutputs<T, Outputs::kTransposed>(stream, "scan_mlstm dv",
                                                 {.shape = n,

@@ -19,10 +19,9 @@ struct StatePass {
   CUtensorMap values, y;           // of 64 tokens' slices of one head
   ScanShape shape;
   const float* decay;
-  const float* from_DGKV;  // null: zero
-  float* to_DGKV;          // may be null, like the states
+  StatesOf from, to;  // none: zero, not wanted
   bool accumulate;
-  bf16 *states_CGKV, *u_NGV;
+  bf16 *states_CGKV, *u_NGV;  // the states may be null
 };
 
 // A place in shared memory that the state's warps fill and the storing ones empty, once a chunk.

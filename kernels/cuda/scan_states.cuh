@@ -131,15 +131,13 @@ __global__ void __launch_bounds__(kPanelThreads, 1) ForwardStatesKernel(ForwardS
   using Shared = ForwardStages<T, kPanels, kDelta>;
   const Shared shared;
   const ScanShape& n = data.shape;
-  const int begin = blockIdx.x * kPanel, head = blockIdx.y, document = blockIdx.z;
+  const int begin = blockIdx.x * kPanel, head = blockIdx.y, document = n.Document(blockIdx.z);
   const int padded = PaddedWidth(n.k);
   const int64_t state_size = int64_t{n.k} * n.width;
-  const int64_t of_document = (int64_t{document} * n.heads + head) * state_size;
   const ChunksOf chunks(n, document);
   StateColumns<kPanels> state;
-  if (data.initial_DGKV != nullptr && chunks.tokens > 0) {
-    state.Load(data.initial_DGKV + of_document, n.k, n.width, begin);
-  }
+  const float* initial = data.initial.At(n, document, head, state_size);
+  if (initial != nullptr && chunks.tokens > 0) state.Load(initial, n.k, n.width, begin);
   const auto fetch = [&](int chunk, int stage) {
     const int64_t item = int64_t{chunk} * n.heads + head;
     data.values.Fetch(shared.ValuePanel(stage, 0), chunks.Place(chunk), item, begin);
@@ -182,9 +180,8 @@ __global__ void __launch_bounds__(kPanelThreads, 1) ForwardStatesKernel(ForwardS
   };
   ForEachChunk<Shared::kCount>(
       chunks.first, chunks.end, 1, fetch, [&] { state.Publish(shared.state); }, use);
-  if (data.final_DGKV != nullptr) {
-    state.Store(data.final_DGKV + of_document, n.k, n.width, begin, /*add=*/false);
-  }
+  float* final = data.final.At(n, document, head, state_size);
+  if (final != nullptr) state.Store(final, n.k, n.width, begin, /*add=*/false);
 }
 
 // Float panels of three operands are too many for shared memory: they take turns.
@@ -201,16 +198,14 @@ __global__ void __launch_bounds__(kPanelThreads, 1) ReverseStatesKernel(ReverseS
   const Shared shared;
   const ScanShape& n = data.shape;
   const ScanOperands<T>& operands = data.operands;
-  const int begin = blockIdx.x * kPanel, head = blockIdx.y, document = blockIdx.z;
+  const int begin = blockIdx.x * kPanel, head = blockIdx.y, document = n.Document(blockIdx.z);
   const int padded = PaddedWidth(n.k);
   const int64_t state_size = int64_t{n.k} * n.width;
-  const int64_t of_document = (int64_t{document} * n.heads + head) * state_size;
   const ChunksOf chunks(n, document);
   const ValueRows<T> du_rows{.x_NGV = data.du_NGV, .heads = n.heads, .v = n.v};
   StateColumns<kPanels> state;
-  if (data.dfinal_DGKV != nullptr && chunks.tokens > 0) {
-    state.Load(data.dfinal_DGKV + of_document, n.k, n.width, begin);
-  }
+  const float* dfinal = data.dfinal.At(n, document, head, state_size);
+  if (dfinal != nullptr && chunks.tokens > 0) state.Load(dfinal, n.k, n.width, begin);
   const auto fetch_operand = [&](int stage, int i, T* of_all, int64_t item) {
     FetchOperand<T, kPanels>(shared.KeyPanels(stage, i), operands.Rows(of_all, item, n.k), n.k);
   };
@@ -275,21 +270,20 @@ __global__ void __launch_bounds__(kPanelThreads, 1) ReverseStatesKernel(ReverseS
   };
   ForEachChunk<kStages>(
       chunks.end - 1, chunks.first - 1, -1, fetch, [&] { state.Publish(shared.state); }, use);
-  if (data.dinitial_DGKV != nullptr && (chunks.tokens > 0 || !data.accumulate)) {
-    state.Store(data.dinitial_DGKV + of_document, n.k, n.width, begin, data.accumulate);
+  float* dinitial = data.dinitial.At(n, document, head, state_size);
+  if (dinitial != nullptr && (chunks.tokens > 0 || !data.accumulate)) {
+    state.Store(dinitial, n.k, n.width, begin, data.accumulate);
   }
 }
 
-// `documents`: how many there may be.
 template <class T, bool kDelta>
-void LaunchForwardStates(const Stream& stream, const char* name, const ForwardStates<T>& data,
-                         int64_t documents) {
+void LaunchForwardStates(const Stream& stream, const char* name, const ForwardStates<T>& data) {
   if constexpr (std::is_same_v<T, bf16>) {
-    if (WarpgroupForwardStates(stream, name, data, kDelta, documents)) return;
+    if (WarpgroupForwardStates(stream, name, data, kDelta)) return;
   }
   const ScanShape& n = data.shape;
   DispatchKeyPanels(n.k, [&]<int kPanels>() {
-    const dim3 grid(PanelsOf(n.width), n.heads, static_cast<unsigned>(documents));
+    const dim3 grid(PanelsOf(n.width), n.heads, n.Count());
     constexpr int kShared = ForwardStages<T, kPanels, kDelta>::kBytes;
     const auto kernel = ForwardStatesKernel<T, kPanels, kDelta>;
     AllowShared(kernel, kShared);
@@ -298,14 +292,13 @@ void LaunchForwardStates(const Stream& stream, const char* name, const ForwardSt
   CheckLaunch(name);
 }
 template <class T, bool kDelta>
-void LaunchReverseStates(const Stream& stream, const char* name, const ReverseStates<T>& data,
-                         int64_t documents) {
+void LaunchReverseStates(const Stream& stream, const char* name, const ReverseStates<T>& data) {
   if constexpr (std::is_same_v<T, bf16>) {
-    if (WarpgroupReverseStates(stream, name, data, kDelta, documents)) return;
+    if (WarpgroupReverseStates(stream, name, data, kDelta)) return;
   }
   const ScanShape& n = data.shape;
   DispatchKeyPanels(n.k, [&]<int kPanels>() {
-    const dim3 grid(PanelsOf(n.width), n.heads, static_cast<unsigned>(documents));
+    const dim3 grid(PanelsOf(n.width), n.heads, n.Count());
     constexpr int kShared = ReverseStages<T, kPanels, kDelta>::kBytes;
     const auto kernel = ReverseStatesKernel<T, kPanels, kDelta>;
     AllowShared(kernel, kShared);

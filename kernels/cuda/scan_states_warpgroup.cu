@@ -87,9 +87,12 @@ template <class P>
 __global__ void __launch_bounds__(kPassThreads, 1)
     StatesWarpgroupKernel(const __grid_constant__ StatePass pass) {
   const ScanShape& n = pass.shape;
-  const int begin = blockIdx.x * kPanelColumns, head = blockIdx.y, document = blockIdx.z;
+  const int begin = blockIdx.x * kPanelColumns, head = blockIdx.y;
+  const int document = n.Document(blockIdx.z);
   const PassOrder<P> order{.chunks = ChunksOf(n, document), .head = head, .heads = n.heads};
-  const bool writes = pass.to_DGKV != nullptr && (order.count() > 0 || !pass.accumulate);
+  const int64_t size = int64_t{n.k} * n.v;
+  float* to = pass.to.At(n, document, head, size);
+  const bool writes = to != nullptr && (order.count() > 0 || !pass.accumulate);
   if (order.count() == 0 && !writes) return;
   const PassMemory<P> shared;
   shared.Begin(PaddedWidth(n.k));
@@ -102,13 +105,11 @@ __global__ void __launch_bounds__(kPassThreads, 1)
     }
     return;
   }
-  const int64_t of_document = (int64_t{document} * n.heads + head) * n.k * n.v;
   StateSlice<P> state = {};
-  if (pass.from_DGKV != nullptr && order.count() > 0) {
-    state.Load(pass.from_DGKV + of_document, n.k, n.v, begin);
-  }
+  const float* from = pass.from.At(n, document, head, size);
+  if (from != nullptr && order.count() > 0) state.Load(from, n.k, n.v, begin);
   PassChunks(pass, shared, order, state);
-  if (writes) state.Store(pass.to_DGKV + of_document, n.k, n.v, begin, pass.accumulate);
+  if (writes) state.Store(to, n.k, n.v, begin, pass.accumulate);
 }
 
 // What the maps need of a pass besides its own.
@@ -117,10 +118,9 @@ struct Sources {
 };
 
 template <class P>
-void Run(const Stream& stream, const char* name, StatePass pass, const Sources& from,
-         int64_t documents) {
+void Run(const Stream& stream, const char* name, StatePass pass, const Sources& from) {
   const ScanShape& n = pass.shape;
-  const int64_t items = ((n.tokens + kPanel - 1) / kPanel + documents) * n.heads;
+  const int64_t items = int64_t{(n.tokens + kPanel - 1) / kPanel + n.documents} * n.heads;
   const auto operand = [&](const bf16* data) {
     return MatrixMap(data, items * kPanel, PaddedWidth(n.k), kPanel, P::kColumns);
   };
@@ -134,7 +134,7 @@ void Run(const Stream& stream, const char* name, StatePass pass, const Sources& 
     pass.extra = operand(from.extra);
     pass.y = values(from.y);
   }
-  const dim3 grid(PanelsOf(n.v), n.heads, static_cast<unsigned>(documents));
+  const dim3 grid(PanelsOf(n.v), n.heads, n.Count());
   const auto kernel = StatesWarpgroupKernel<P>;
   AllowShared(kernel, P::kSharedBytes);
   kernel<<<grid, kPassThreads, P::kSharedBytes, Handle(stream)>>>(pass);
@@ -143,7 +143,7 @@ void Run(const Stream& stream, const char* name, StatePass pass, const Sources& 
 
 template <bool kDelta, bool kReverse>
 bool RunOrNot(const Stream& stream, const char* name, const StatePass& pass,
-              const ValueRows<bf16>& values, const Sources& from, int64_t documents) {
+              const ValueRows<bf16>& values, const Sources& from) {
   const ScanShape& n = pass.shape;
   const auto in_pieces = [](const void* data) {
     return reinterpret_cast<uintptr_t>(data) % 16 == 0;
@@ -154,7 +154,7 @@ bool RunOrNot(const Stream& stream, const char* name, const StatePass& pass,
     return false;
   }
   const auto run = [&]<int kWidth>() {
-    Run<PassShape<kWidth, kDelta, kReverse>>(stream, name, pass, from, documents);
+    Run<PassShape<kWidth, kDelta, kReverse>>(stream, name, pass, from);
     return true;
   };
   if (n.k <= 64) return run.template operator()<64>();
@@ -170,27 +170,27 @@ bool RunOrNot(const Stream& stream, const char* name, const StatePass& pass,
 }  // namespace
 
 bool WarpgroupForwardStates(const Stream& stream, const char* name, const ForwardStates<bf16>& data,
-                            bool delta, int64_t documents) {
+                            bool delta) {
   const ScanOperands<bf16>& operands = data.operands;
   const StatePass pass{.shape = data.shape,
                        .decay = operands.decay,
-                       .from_DGKV = data.initial_DGKV,
-                       .to_DGKV = data.final_DGKV,
+                       .from = data.initial,
+                       .to = data.final,
                        .accumulate = false,
                        .states_CGKV = data.states_CGKV,
                        .u_NGV = data.u_NGV};
   const Sources from{.first = operands.w, .last = operands.k_write, .values = data.values.x_NGV};
   const auto run = delta ? RunOrNot<true, false> : RunOrNot<false, false>;
-  return run(stream, name, pass, data.values, from, documents);
+  return run(stream, name, pass, data.values, from);
 }
 
 bool WarpgroupReverseStates(const Stream& stream, const char* name, const ReverseStates<bf16>& data,
-                            bool delta, int64_t documents) {
+                            bool delta) {
   const ScanOperands<bf16>& operands = data.operands;
   const StatePass pass{.shape = data.shape,
                        .decay = operands.decay,
-                       .from_DGKV = data.dfinal_DGKV,
-                       .to_DGKV = data.dinitial_DGKV,
+                       .from = data.dfinal,
+                       .to = data.dinitial,
                        .accumulate = data.accumulate,
                        .states_CGKV = data.dstates_CGKV,
                        .u_NGV = data.du_NGV};
@@ -199,7 +199,7 @@ bool WarpgroupReverseStates(const Stream& stream, const char* name, const Revers
       delta ? Sources{operands.k_write, operands.w, operands.q_read, data.du_NGV, d_o}
             : Sources{.last = operands.q_read, .values = d_o};
   const auto run = delta ? RunOrNot<true, true> : RunOrNot<false, true>;
-  return run(stream, name, pass, data.d_o, from, documents);
+  return run(stream, name, pass, data.d_o, from);
 }
 
 }  // namespace lt2::cuda

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 
+#include "core/cuda.h"
 #include "core/strings.h"
 
 namespace lt2 {
@@ -30,11 +31,11 @@ std::vector<int32_t> RandomLinks(int64_t parts, std::mt19937& random) {
   return links;
 }
 
-Tensor OnHost(const Values& values, const Shape& shape, Device device, DType dtype) {
+Tensor OnDevice(const Values& values, const Shape& shape, Device device, DType dtype) {
   return Tensor::FromHost(values, shape, dtype, device);
 }
 
-Tensor OnHost(const std::vector<int32_t>& values, Device device) {
+Tensor OnDevice(const std::vector<int32_t>& values, Device device) {
   return Tensor::FromHost(values, {static_cast<int64_t>(values.size())}, device);
 }
 
@@ -42,37 +43,75 @@ int64_t MapSize(StateMap map, int64_t k) {
   return map == StateMap::kMatrix ? k * k : map == StateMap::kRows ? k : 1;
 }
 
+// One fold, and what it comes to on a backend.
+struct Problem {
+  Problem(const Sizes& sizes, StateMap of, std::mt19937& random)
+      : n(sizes),
+        map(of),
+        state(n.heads * n.k * n.v),
+        maps(n.heads * MapSize(map, n.k)),
+        states(RandomValues(n.parts * (state + maps), random)),
+        map_values(RandomValues(n.parts * maps, random)),
+        links(RandomLinks(n.parts, random)) {}
+
+  Values Run(Backend backend, DType dtype, int64_t part, bool reverse) const {
+    Stream stream{.device = {backend}};
+    const Tensor out = Tensor::Empty({1, n.heads, n.k, n.v}, dtype, stream.device);
+    StateFold(stream, {.states_RX = OnDevice(states, {n.parts, state + maps}, stream.device, dtype),
+                       .maps_RX = OnDevice(map_values, {n.parts, maps}, stream.device, dtype),
+                       .map = map,
+                       .links_R = OnDevice(links, stream.device),
+                       .part = part,
+                       .reverse = reverse,
+                       .out_1GKV = out});
+    return out.ToDoubles();
+  }
+
+  Sizes n;
+  StateMap map;
+  int64_t state, maps;
+  Values states, map_values;
+  std::vector<int32_t> links;
+};
+
 TEST(StateFold, AgreesWithTheReference) {
   constexpr uint32_t kSeed = 11;
   std::mt19937 random(kSeed);
   for (int trial = 0; trial < 60; ++trial) {
     const Sizes n{1 + random() % 5, 1 + random() % 3, 1 + random() % 9, 1 + random() % 9};
-    const StateMap map = static_cast<StateMap>(trial % 3);
+    const Problem problem(n, static_cast<StateMap>(trial % 3), random);
     SCOPED_TRACE(StrCat("seed ", kSeed, " trial ", trial, ": ", n.parts, " parts"));
-    const int64_t state = n.heads * n.k * n.v, maps = n.heads * MapSize(map, n.k);
-    const Values states = RandomValues(n.parts * (state + maps), random);
-    const Values map_values = RandomValues(n.parts * maps, random);
-    const std::vector<int32_t> links = RandomLinks(n.parts, random);
     for (const bool reverse : {false, true}) {
       for (int64_t part = 0; part < n.parts; ++part) {
-        const auto run = [&](Backend backend) {
-          Stream stream{.device = {backend}};
-          const Tensor out = Tensor::Empty({1, n.heads, n.k, n.v}, DType::kF64, stream.device);
-          StateFold(
-              stream,
-              {.states_RX = OnHost(states, {n.parts, state + maps}, stream.device, DType::kF64),
-               .maps_RX = OnHost(map_values, {n.parts, maps}, stream.device, DType::kF64),
-               .map = map,
-               .links_R = OnHost(links, stream.device),
-               .part = part,
-               .reverse = reverse,
-               .out_1GKV = out});
-          return out.ToDoubles();
-        };
-        const Values got = run(Backend::kCpu), want = run(Backend::kReference);
+        const Values got = problem.Run(Backend::kCpu, DType::kF64, part, reverse);
+        const Values want = problem.Run(Backend::kReference, DType::kF64, part, reverse);
         for (size_t i = 0; i < want.size(); ++i) {
           EXPECT_NEAR(got[i], want[i], 1e-12 * (1 + std::abs(want[i])));
         }
+      }
+    }
+  }
+}
+
+// Sums of up to 96 products four times over, in float.
+TEST(StateFold, AGpuAgreesWithTheReference) {
+  if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+  constexpr uint32_t kSeed = 13;
+  std::mt19937 random(kSeed);
+  for (int trial = 0; trial < 30; ++trial) {
+    const int64_t k = trial % 2 == 0 ? 96 : 1 + random() % 40, v = trial % 2 == 0 ? 72 : 1 + k / 2;
+    const Problem problem({1 + random() % 5, 2, k, v}, static_cast<StateMap>(trial % 3), random);
+    SCOPED_TRACE(StrCat("seed ", kSeed, " trial ", trial, ": k ", k, " v ", v));
+    for (const bool reverse : {false, true}) {
+      for (int64_t part = 0; part < problem.n.parts; ++part) {
+        const Values got = problem.Run(Backend::kCuda, DType::kF32, part, reverse);
+        const Values want = problem.Run(Backend::kReference, DType::kF64, part, reverse);
+        double error = 0, norm = 0;
+        for (size_t i = 0; i < want.size(); ++i) {
+          error += (got[i] - want[i]) * (got[i] - want[i]);
+          norm += want[i] * want[i];
+        }
+        EXPECT_LE(std::sqrt(error), 1e-6 * std::sqrt(norm));
       }
     }
   }
@@ -98,33 +137,34 @@ TEST(StateFold, FramesCancel) {
         maps.push_back(std::exp(parts[r * row + state + n.heads + h]));
       }
     }
-    for (const Backend backend : {Backend::kCpu, Backend::kReference}) {
+    for (const Backend backend : {Backend::kCpu, Backend::kReference, Backend::kCuda}) {
+      if (backend == Backend::kCuda && cuda::DeviceCount() == 0) continue;
+      const DType dtype = backend == Backend::kCuda ? DType::kF32 : DType::kF64;
       Stream stream{.device = {backend}};
       const auto empty = [&](const Shape& shape) {
-        return Tensor::Empty(shape, DType::kF64, stream.device);
+        return Tensor::Empty(shape, dtype, stream.device);
       };
       for (int64_t part = 0; part < n.parts; ++part) {
         const Tensor out = empty({1, n.heads, n.k, n.v}), max = empty({1, n.heads}),
                      next = empty({1, n.heads}), factors = empty({n.parts, n.heads});
-        StateFoldMax(stream, {.parts_RX = OnHost(parts, {n.parts, row}, stream.device, DType::kF64),
-                              .links_R = OnHost(links, stream.device),
+        StateFoldMax(stream, {.parts_RX = OnDevice(parts, {n.parts, row}, stream.device, dtype),
+                              .links_R = OnDevice(links, stream.device),
                               .part = part,
                               .out_1GKV = out,
                               .out_max_1G = max,
                               .next_max_1G = next,
                               .maps_RG = factors});
         const Tensor plain = empty(out.shape());
-        StateFold(stream,
-                  {.states_RX = OnHost(states, {n.parts, state}, stream.device, DType::kF64),
-                   .maps_RX = OnHost(maps, {n.parts, n.heads}, stream.device, DType::kF64),
-                   .map = StateMap::kNumber,
-                   .links_R = OnHost(links, stream.device),
-                   .part = part,
-                   .out_1GKV = plain});
+        StateFold(stream, {.states_RX = OnDevice(states, {n.parts, state}, stream.device, dtype),
+                           .maps_RX = OnDevice(maps, {n.parts, n.heads}, stream.device, dtype),
+                           .map = StateMap::kNumber,
+                           .links_R = OnDevice(links, stream.device),
+                           .part = part,
+                           .out_1GKV = plain});
         const Values got = out.ToDoubles(), frame = max.ToDoubles(), want = plain.ToDoubles();
         for (int64_t i = 0; i < state; ++i) {
           EXPECT_NEAR(std::exp(frame[i / (n.k * n.v)]) * got[i], want[i],
-                      1e-12 * (1 + std::abs(want[i])));
+                      (dtype == DType::kF64 ? 1e-12 : 1e-5) * (1 + std::abs(want[i])));
         }
       }
     }
