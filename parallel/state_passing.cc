@@ -19,20 +19,42 @@ StateMap KindOf(const Tensor& maps_RX, const Tensor& state_1GKV) {
   return maps_RX.dim(1) == heads * k ? StateMap::kRows : StateMap::kMatrix;
 }
 
-// Heads [begin, end) of x [1, G, …].
-Tensor Heads(const Tensor& x, int64_t begin, int64_t end) {
+int64_t HeadBlocks(const Tensor& x_1G) { return std::min(kHeadBlocks, x_1G.dim(1)); }
+
+// A block's heads of x [1, G, …].
+Tensor HeadBlock(const Tensor& x, int64_t block) {
   Shape shape = x.shape();
-  const int64_t size = x.size() / shape[1];
+  const int64_t heads = shape[1], size = x.size() / heads, blocks = HeadBlocks(x);
+  const int64_t begin = heads * block / blocks, end = heads * (block + 1) / blocks;
   shape[1] = end - begin;
   return x.Flat(begin * size, (end - begin) * size).Reshape(shape);
 }
 
-// fn(block, its first head, the one after its last).
-template <class Fn>
-void ForEachHeadBlock(int64_t heads, const Fn& fn) {
-  const int64_t blocks = std::min(kHeadBlocks, heads);
-  for (int64_t b = 0; b < blocks; ++b) fn(b, heads * b / blocks, heads * (b + 1) / blocks);
-}
+// Messages of blocks of heads from one rank, each asked for while the one before is worked on.
+class BlocksFrom {
+ public:
+  // rank < 0: nothing comes.
+  BlocksFrom(Communicator& cp, const Tensor& into_1G, int rank, const char* label)
+      : cp_(cp), into_1G_(into_1G), rank_(rank), label_(label) {
+    Ask(0);
+  }
+  void Wait(int64_t block) {
+    next_.Wait();
+    Ask(block + 1);
+  }
+
+ private:
+  void Ask(int64_t block) {
+    if (rank_ < 0 || block == HeadBlocks(into_1G_)) return;
+    next_ = cp_.ReceiveAsync(HeadBlock(into_1G_, block), rank_, label_);
+  }
+
+  Communicator& cp_;
+  const Tensor into_1G_;
+  const int rank_;
+  const char* const label_;
+  Pending next_;
+};
 
 // [3, X]: rows of the fold that a step of the chain is, the first and last as given.
 Tensor Rows3(const Tensor& first, const Tensor& second, const Tensor& third) {
@@ -128,26 +150,22 @@ StateLink::Incoming StatePassing::ReceiveFromLeft(Stream& stream, const Segment&
   const Tensor outgoing = LikeState(own);
   const bool first = cp_.rank() == 0, last = cp_.rank() + 1 == cp_.size();
   if (first) incoming.state_1GKV.Zero();
-  std::vector<Pending> received, sent;
-  ForEachHeadBlock(own.dim(1), [&](int64_t, int64_t begin, int64_t end) {
-    if (first) return;
-    received.push_back(cp_.ReceiveAsync(Heads(incoming.state_1GKV, begin, end), cp_.rank() - 1,
-                                        "state from the left"));
-  });
-  ForEachHeadBlock(own.dim(1), [&](int64_t block, int64_t begin, int64_t end) {
-    if (!first) received[block].Wait();
-    if (last) return;
-    const Tensor out = Heads(outgoing, begin, end), map = Heads(segment.map_1GKX, begin, end);
+  std::vector<Pending> sent;
+  BlocksFrom left(cp_, incoming.state_1GKV, cp_.rank() - 1, "state from the left");
+  for (int64_t block = 0; block < HeadBlocks(own); ++block) {
+    left.Wait(block);
+    if (last) continue;
+    const Tensor out = HeadBlock(outgoing, block), map = HeadBlock(segment.map_1GKX, block);
     const Tensor maps = Rows3({}, map, {});
-    StateFold(stream, {.states_RX = Rows3(Heads(incoming.state_1GKV, begin, end),
-                                          Heads(own, begin, end), {}),
-                       .maps_RX = maps,
-                       .map = KindOf(maps, out),
-                       .links_R = own_links_.tensor(),
-                       .part = 2,
-                       .out_1GKV = out});
+    StateFold(stream,
+              {.states_RX = Rows3(HeadBlock(incoming.state_1GKV, block), HeadBlock(own, block), {}),
+               .maps_RX = maps,
+               .map = KindOf(maps, out),
+               .links_R = own_links_.tensor(),
+               .part = 2,
+               .out_1GKV = out});
     sent.push_back(cp_.SendAsync(out, cp_.rank() + 1, "state to the right"));
-  });
+  }
   for (const Pending& send : sent) send.Wait();
   return incoming;
 }
@@ -201,42 +219,34 @@ Tensor StatePassing::GradientFromRight(Stream& stream, const Tensor& dincoming_1
                                        const Incoming& incoming, const Tensor& final_max_1G) {
   const bool first = cp_.rank() == 0, last = cp_.rank() + 1 == cp_.size();
   const bool framed = final_max_1G.defined();
-  const int64_t heads = dincoming_1GKV.dim(1);
   const Tensor from_right = LikeState(dincoming_1GKV), to_left = LikeState(dincoming_1GKV);
   const Tensor out = framed ? LikeState(dincoming_1GKV) : from_right;
   if (last) from_right.Zero();
-  std::vector<Pending> received, sent;
-  ForEachHeadBlock(heads, [&](int64_t, int64_t begin, int64_t end) {
-    if (last) return;
-    received.push_back(cp_.ReceiveAsync(Heads(from_right, begin, end), cp_.rank() + 1,
-                                        "state gradient from the right"));
-  });
-  ForEachHeadBlock(heads, [&](int64_t block, int64_t begin, int64_t end) {
-    if (!last) received[block].Wait();
-    const auto of_block = [&](const Tensor& x_1G) {
-      return framed ? Heads(x_1G, begin, end) : Tensor();
-    };
-    const Tensor own = Heads(dincoming_1GKV, begin, end);
+  std::vector<Pending> sent;
+  BlocksFrom right(cp_, from_right, last ? -1 : cp_.rank() + 1, "state gradient from the right");
+  for (int64_t block = 0; block < HeadBlocks(dincoming_1GKV); ++block) {
+    right.Wait(block);
+    const Tensor own = HeadBlock(dincoming_1GKV, block);
     const Tensor maps =
-        Rows3({}, Heads(framed ? incoming.maps.Rows(1, 2) : incoming.maps, begin, end), {});
-    StateFoldArgs step{.states_RX = Rows3({}, own, Heads(from_right, begin, end)),
+        Rows3({}, HeadBlock(framed ? incoming.maps.Rows(1, 2) : incoming.maps, block), {});
+    StateFoldArgs step{.states_RX = Rows3({}, own, HeadBlock(from_right, block)),
                        .maps_RX = maps,
                        .map = KindOf(maps, own),
                        .links_R = own_links_.tensor(),
                        .part = 0,
                        .reverse = true,
-                       .out_1GKV = Heads(to_left, begin, end)};
+                       .out_1GKV = HeadBlock(to_left, block)};
     if (!first) {
       StateFold(stream, step);
       sent.push_back(cp_.SendAsync(step.out_1GKV, cp_.rank() - 1, "state gradient to the left"));
     }
-    if (!framed) return;
+    if (!framed) continue;
     step.part = 1;
-    step.from_max_1G = of_block(incoming.next_max_1G);
-    step.to_max_1G = of_block(final_max_1G);
-    step.out_1GKV = Heads(out, begin, end);
+    step.from_max_1G = HeadBlock(incoming.next_max_1G, block);
+    step.to_max_1G = HeadBlock(final_max_1G, block);
+    step.out_1GKV = HeadBlock(out, block);
     StateFold(stream, step);
-  });
+  }
   for (const Pending& send : sent) send.Wait();
   return out;
 }
