@@ -80,7 +80,7 @@ TEST(RunConfig, DefaultsAndOverrides) {
 TEST(RunConfig, MistakesOfAllSectionsAreReportedTogether) {
   const std::string message =
       Refusal({"run.sede=3", "model.heads=3", "data.sequence=\"long\"", "batch.micro_batch=0",
-               "optimizer.lr=-1", "schedule.kind=cosin", "parallel.tp=2", "checkpoint.files=node",
+               "optimizer.lr=-1", "schedule.kind=cosin", "parallel.tp=0", "checkpoint.files=node",
                "log.every=0", "sweeps.x=1"});
   for (const char* part :
        {"--set run.sede: run.sede: unknown key; did you mean 'seed'?",

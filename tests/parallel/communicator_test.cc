@@ -119,7 +119,7 @@ TEST(FlightRecorder, KnowsWhatIsUnderWay) {
   ASSERT_TRUE(recorder.OldestUnfinished().has_value());
   EXPECT_EQ(recorder.OldestUnfinished()->id, first);
   EXPECT_EQ(recorder.OldestUnfinished()->sequence, 1u);
-  EXPECT_NE(recorder.ToText(8).find("dp #1 reduce_gradients (AllReduce, 64 bytes): under way"),
+  EXPECT_NE(recorder.ToText(8).find("reduce_gradients #1 (AllReduce) on dp, 64 bytes: under way"),
             std::string::npos)
       << recorder.ToText(8);
   recorder.End(first);
