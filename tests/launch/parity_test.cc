@@ -1,37 +1,18 @@
-// Whatever the mesh, training is the same: losses, the first step's gradient of every parameter on
-// every rank and its norm, what is reported beside them, and the parameters after three steps,
-// against one rank that sees all of it.
-//
-// Ranks are threads. In float64 nothing but an error can differ by more than the order of sums. In
-// float32 a mesh may also be ten times as far from one rank as that is from float64: some
-// problems amplify rounding.
+// Whatever the mesh, training is the same (tests/launch/parity.h). Ranks are threads.
 // LT2_PARITY_SEEDS: how many problems a case and mesh gets (1); LT2_PARITY_SEED: the first.
+#include "tests/launch/parity.h"
+
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdlib>
-#include <functional>
-#include <mutex>
-#include <random>
 
 #include "core/hash.h"
 #include "core/strings.h"
-#include "launch/train_step.h"
 #include "parallel/thread_communicator.h"
 #include "tests/model/mixer_cases.h"
 
 namespace lt2 {
 namespace {
-
-constexpr int kSteps = 3;
-
-struct MeshCase {
-  std::string name;
-  Mesh mesh;
-  int zero = 0;
-  StateExchange exchange = StateExchange::kAuto;
-};
-void PrintTo(const MeshCase& mesh, std::ostream* os) { *os << mesh.name; }
 
 std::vector<MeshCase> Meshes() {
   return {{"dp2", {.dp = 2}},
@@ -42,265 +23,6 @@ std::vector<MeshCase> Meshes() {
           {"cp2_chain", {.cp = 2}, 0, StateExchange::kChain},
           {"cp4_chain_zero1", {.cp = 4}, 1, StateExchange::kChain},
           {"dp2_cp2_zero1", {.dp = 2, .cp = 2}, 1}};
-}
-
-// What is trained on: a model's options, and the documents of each micro-batch's row.
-struct Problem {
-  std::vector<std::string> model;
-  bool slow_decay = false;
-  RecomputePolicy recompute = RecomputePolicy::kNone;
-  int64_t tokens = 0, micro_batches = 1;
-  int dp = 1;
-  std::vector<std::vector<Batch>> batches;  // [step][micro-batch · dp + data-parallel rank]
-
-  std::string ToString() const {
-    std::string text = StrCat(tokens, " tokens, recompute ", Name(recompute), ", ", micro_batches,
-                              " micro-batches", slow_decay ? ", slow decay" : "");
-    for (const std::string& option : model) StrAppend(&text, ", ", option);
-    for (const Batch& batch : batches[0]) {
-      StrAppend(&text, ", documents");
-      for (int32_t cut : batch.cu_seqlens) StrAppend(&text, " ", cut);
-    }
-    return text;
-  }
-};
-
-class Random {
- public:
-  explicit Random(uint64_t seed) : bits_(seed) {}
-  int64_t Below(int64_t n) { return static_cast<int64_t>(bits_() % static_cast<uint64_t>(n)); }
-  template <class T>
-  T Of(std::initializer_list<T> choices) {
-    return choices.begin()[Below(static_cast<int64_t>(choices.size()))];
-  }
-
- private:
-  std::mt19937_64 bits_;
-};
-
-// Cuts anywhere, and on and beside the edges of shards.
-std::vector<int32_t> RandomDocuments(int64_t tokens, const Mesh& mesh, Random& random) {
-  std::vector<int32_t> cuts = {0, static_cast<int32_t>(tokens)};
-  for (int64_t n = random.Below(6); n > 0; --n) {
-    cuts.push_back(static_cast<int32_t>(1 + random.Below(tokens - 1)));
-  }
-  for (int rank = 1; rank < mesh.cp; ++rank) {
-    if (random.Below(3) > 0) continue;
-    const int64_t at = ShardBegin(tokens, mesh.cp, rank) + random.Below(3) - 1;
-    if (0 < at && at < tokens) cuts.push_back(static_cast<int32_t>(at));
-  }
-  std::ranges::sort(cuts);
-  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-  return cuts;
-}
-
-Problem RandomProblem(int64_t vocab, const Mesh& mesh, uint64_t seed) {
-  Random random(seed);
-  Problem problem{.dp = mesh.dp};
-  const int64_t loops = random.Of({1, 3});
-  problem.model = {StrCat("loops=", loops), StrCat("tie_embeddings=", random.Of({"true", "false"})),
-                   StrCat("exit_gate=", loops > 1 && random.Below(2) == 0 ? "true" : "false")};
-  problem.slow_decay = random.Below(2) == 0;
-  problem.recompute =
-      random.Of({RecomputePolicy::kNone, RecomputePolicy::kFfn, RecomputePolicy::kMixer,
-                 RecomputePolicy::kBlock, RecomputePolicy::kLoop});
-  problem.micro_batches = random.Of({1, 2});
-  // Shards shorter than a convolution, and such of several chunks.
-  problem.tokens = random.Of<int64_t>({9, 50, 150, 290});
-  for (int step = 0; step < kSteps; ++step) {
-    problem.batches.emplace_back();
-    for (int64_t row = 0; row < mesh.dp * problem.micro_batches; ++row) {
-      Batch batch{.cu_seqlens = RandomDocuments(problem.tokens, mesh, random), .rows = 1};
-      for (int64_t t = 0; t < problem.tokens; ++t) {
-        batch.ids.push_back(static_cast<int32_t>(random.Below(vocab)));
-        const bool counts = random.Below(5) > 0;
-        batch.targets.push_back(counts ? static_cast<int32_t>(random.Below(vocab))
-                                       : kIgnoredTarget);
-      }
-      problem.batches.back().push_back(std::move(batch));
-    }
-  }
-  return problem;
-}
-
-// AdamW's eps keeps gradients that are all rounding from being blown up to steps of full size.
-StepOptions OptionsOf(const ModelConfig& model, const Problem& problem, const MeshCase& mesh) {
-  return {.model = model,
-          .optimizer = {.eps = 1e-2, .weight_decay = 0.1, .z_loss = 1e-3},
-          .zero = mesh.zero,
-          .state_exchange = mesh.exchange,
-          .recompute = problem.recompute,
-          .dtype = DType::kF64,
-          .sequence = problem.tokens,
-          .micro_batches = problem.micro_batches,
-          .max_documents = 64};
-}
-
-void ForgetSlowly(TrainStep& step) {
-  for (Param* param : step.model().params().all()) {
-    if (!param->spec.name.ends_with("A_log")) continue;
-    const std::vector<double> slow(param->master.size(), std::log(0.05));
-    param->master.CopyFrom(
-        Tensor::FromHost(slow, param->master.shape(), param->master.dtype(), {}));
-  }
-  step.optimizer().MastersChanged();
-}
-
-// What training is held to.
-struct Trace {
-  std::vector<double> losses, norms;
-  std::vector<double> reported;  // in the last step, of its first micro-batch and of all
-  std::vector<std::vector<double>> gradients, parameters;  // of the first step; at the end
-};
-
-// The micro-batches of step `s` of a data-parallel rank among `dp`. What the step reports is added
-// to *reported, but what it says of the first micro-batch alone is left out unless all have it.
-StepReport RunStep(TrainStep& step, const Problem& problem, int s, int dp, int rank,
-                   const std::function<void()>& before_update, std::vector<double>* reported) {
-  const bool last = s + 1 == kSteps;
-  LoopDiagnostics seen;
-  step.Begin(/*diagnose=*/last);
-  for (int64_t m = 0; m < step.options().micro_batches; ++m) {
-    step.MicroBatch(problem.batches[s][m * dp + rank], last && m == 0 ? &seen : nullptr);
-  }
-  if (s == 0) before_update();
-  const StepReport report = step.Finish({.step = s + 1, .lr = 1e-4});
-  if (!last) return report;
-  for (const double sum : report.sums) reported->push_back(sum / report.counted_tokens);
-  if (problem.dp > 1) return report;
-  for (const auto* numbers :
-       {&seen.hidden_rms, &seen.gradient_norm, &seen.loss, &seen.first_token_mass}) {
-    reported->insert(reported->end(), numbers->begin(), numbers->end());
-  }
-  return report;
-}
-
-double Norm(std::span<const double> x) {
-  double sum = 0;
-  for (double value : x) sum += value * value;
-  return std::sqrt(sum);
-}
-
-double Distance(std::span<const double> a, std::span<const double> b) {
-  std::vector<double> difference(a.begin(), a.end());
-  for (size_t i = 0; i < difference.size(); ++i) difference[i] -= b[i];
-  return Norm(difference);
-}
-
-// One rank, to which all rows are micro-batches.
-Trace TrainAlone(StepOptions options, const Problem& problem) {
-  options.zero = 0;
-  options.micro_batches = static_cast<int64_t>(problem.batches[0].size());
-  const std::unique_ptr<Communicator> world = MakeGroupOfOne();
-  const RankGroups groups = MakeGroups(*world, {});
-  TrainStep step(options, {}, groups);
-  step.InitializeParameters(7);
-  if (problem.slow_decay) ForgetSlowly(step);
-  Trace trace;
-  for (int s = 0; s < kSteps; ++s) {
-    const auto look = [&] {
-      for (const Param* param : step.model().params().all()) {
-        trace.gradients.push_back(param->main_grad.ToDoubles());
-      }
-    };
-    const StepReport report = RunStep(step, problem, s, 1, 0, look, &trace.reported);
-    trace.losses.push_back(report.sums[0] / report.counted_tokens);
-    trace.norms.push_back(report.grad_norm);
-  }
-  step.optimizer().WaitForValues();
-  for (const Param* param : step.model().params().all()) {
-    trace.parameters.push_back(param->master.ToDoubles());
-  }
-  return trace;
-}
-
-// How far a mesh may be from one rank, for each number of a trace.
-class Allowed {
- public:
-  // In float32 `exact` is one rank in float64, else null.
-  Allowed(const Trace& want, const Trace* exact) : want_(want), exact_(exact) {}
-  double Loss(int step) const {
-    return (exact_ != nullptr ? 1e-6 : 1e-12) * std::abs(want_.losses[step]) +
-           Own([](const Trace& trace) { return trace.losses; });
-  }
-  double Norm(int step) const {
-    return (exact_ != nullptr ? 1e-6 : 1e-10) * want_.norms[step] +
-           Own([](const Trace& trace) { return trace.norms; });
-  }
-  double Reported(size_t i) const {
-    return (exact_ != nullptr ? 1e-4 : 1e-9) * std::abs(want_.reported[i]) +
-           Own([](const Trace& trace) { return trace.reported; });
-  }
-  double Gradient(size_t param) const {
-    return (exact_ != nullptr ? 1e-4 : 1e-9) * lt2::Norm(want_.gradients[param]) +
-           Own([param](const Trace& trace) { return trace.gradients[param]; });
-  }
-  double Parameter(size_t param) const {
-    return (exact_ != nullptr ? 1e-5 : 1e-9) * lt2::Norm(want_.parameters[param]) +
-           Own([param](const Trace& trace) { return trace.parameters[param]; });
-  }
-
- private:
-  template <class Part>
-  double Own(const Part& part) const {
-    return exact_ == nullptr ? 0 : 10 * Distance(part(want_), part(*exact_));
-  }
-
-  const Trace& want_;
-  const Trace* exact_;
-};
-
-// One rank of the mesh, held to `want`.
-void TrainAsRank(Communicator& world, const MeshCase& mesh_case, StepOptions options,
-                 const Problem& problem, const Trace& want, const Allowed& allowed) {
-  const Mesh& mesh = mesh_case.mesh;
-  const RankGroups groups = MakeGroups(world, mesh);
-  TrainStep step(options, mesh, groups);
-  step.InitializeParameters(7);
-  if (problem.slow_decay) ForgetSlowly(step);
-  const std::vector<Param*> params = step.model().params().all();
-  const LayoutTable layout = Layout(step.model().params().specs(), mesh, options.zero);
-  static std::mutex one_at_a_time;
-  for (int s = 0; s < kSteps; ++s) {
-    const auto look = [&] {
-      for (size_t p = 0; p < params.size(); ++p) {
-        const Communicator& holders =
-            groups.Holders(layout.buckets[layout.entries[p].bucket].copies);
-        const std::vector<double> got = params[p]->main_grad.ToDoubles();
-        for (const OwnedPiece& piece : layout.entries[p].owners) {
-          if (options.zero > 0 && piece.rank != holders.rank()) continue;
-          const int64_t size = piece.box.size();
-          const double distance =
-              Distance(std::span(got).subspan(piece.offset, size),
-                       std::span(want.gradients[p]).subspan(piece.offset, size));
-          const std::lock_guard lock(one_at_a_time);
-          EXPECT_LE(distance, allowed.Gradient(p))
-              << "gradient of " << params[p]->spec.name << " on rank " << world.rank();
-        }
-      }
-    };
-    std::vector<double> reported;
-    const StepReport report = RunStep(step, problem, s, mesh.dp, groups.dp, look, &reported);
-    const std::lock_guard lock(one_at_a_time);
-    EXPECT_NEAR(report.sums[0] / report.counted_tokens, want.losses[s], allowed.Loss(s))
-        << "loss of step " << s + 1 << " on rank " << world.rank();
-    // Later ones are of parameters that differ by roundings, which near a singular point of a model
-    // are blown up.
-    if (s == 0) {
-      EXPECT_NEAR(report.grad_norm, want.norms[s], allowed.Norm(s)) << "rank " << world.rank();
-    }
-    for (size_t i = 0; i < reported.size(); ++i) {
-      EXPECT_NEAR(reported[i], want.reported[i], allowed.Reported(i))
-          << "reported number " << i << " on rank " << world.rank();
-    }
-  }
-  step.optimizer().WaitForValues();
-  for (size_t p = 0; p < params.size(); ++p) {
-    const std::vector<double> got = params[p]->master.ToDoubles();
-    const std::lock_guard lock(one_at_a_time);
-    EXPECT_LE(Distance(got, want.parameters[p]), allowed.Parameter(p))
-        << params[p]->spec.name << " after " << kSteps << " steps on rank " << world.rank();
-  }
 }
 
 int64_t FromEnvironment(const char* name, int64_t fallback) {
@@ -322,11 +44,10 @@ class Parity : public testing::TestWithParam<std::tuple<MixerCase, MeshCase>> {
       StepOptions options = OptionsOf(ConfigOf(mixer_case, problem.model), problem, mesh_case);
       const Trace exact = TrainAlone(options, problem);
       options.dtype = dtype;
-      const bool rounded = dtype != DType::kF64;
-      const Trace want = rounded ? TrainAlone(options, problem) : exact;
-      const Allowed allowed(want, rounded ? &exact : nullptr);
+      const Trace want = dtype == DType::kF64 ? exact : TrainAlone(options, problem);
+      const Allowed allowed(dtype, want, exact);
       RunRanks(mesh_case.mesh.size(), [&](Communicator& world) {
-        TrainAsRank(world, mesh_case, options, problem, want, allowed);
+        TrainAsRank(MakeGroups(world, mesh_case.mesh), mesh_case, options, problem, want, allowed);
       });
       if (HasFailure()) return;
     }

@@ -1,18 +1,13 @@
 // A step on a GPU recorded once and repeated, against the same step run as it comes: every bit.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <set>
-
 #include "core/cuda.h"
-#include "core/philox.h"
-#include "launch/train_step.h"
+#include "tests/launch/training.h"
 #include "tests/model/mixer_cases.h"
 
 namespace lt2 {
 namespace {
 
-constexpr uint64_t kSeed = 5;
 constexpr int64_t kSequence = 96, kRows = 2, kDocuments = 9;
 
 StepOptions OptionsOf(const ModelConfig& model, DType dtype, bool graphs) {
@@ -23,65 +18,6 @@ StepOptions OptionsOf(const ModelConfig& model, DType dtype, bool graphs) {
   options.max_documents = kDocuments;
   options.graphs = graphs;
   return options;
-}
-
-// Random tokens in a random number of documents, of which every row begins one.
-Batch RandomBatch(int64_t vocab, uint64_t number) {
-  Batch batch;
-  batch.rows = kRows;
-  const int64_t tokens = kRows * kSequence;
-  std::set<int32_t> cuts = {0, kSequence, static_cast<int32_t>(tokens)};
-  const uint64_t more = Philox(kSeed, number, 1)[0] % (kDocuments - kRows + 1);
-  for (uint64_t i = 0; i < more; ++i) {
-    cuts.insert(static_cast<int32_t>(Philox(kSeed, number, 2 + i)[1] % tokens));
-  }
-  batch.cu_seqlens.assign(cuts.begin(), cuts.end());
-  for (int64_t i = 0; i < tokens; ++i) {
-    const Philox4 r = Philox(kSeed + 1, number * tokens + i);
-    batch.ids.push_back(static_cast<int32_t>(r[0] % vocab));
-    batch.targets.push_back(r[2] % 7 == 0 ? kIgnoredTarget : static_cast<int32_t>(r[1] % vocab));
-  }
-  return batch;
-}
-
-// A model being trained, and what tests do to it.
-struct Training {
-  explicit Training(const StepOptions& options)
-      : world(MakeGroupOfOne()), groups(MakeGroups(*world, {})), step(options, {}, groups) {
-    step.InitializeParameters(kSeed);
-    step.ReserveWorkspace(int64_t{8} << 20);
-  }
-
-  // Step `number` of the run, whose batches are its own.
-  StepReport Step(int64_t number, LoopDiagnostics* diagnostics = nullptr) {
-    step.Begin(diagnostics != nullptr);
-    const int64_t count = step.options().micro_batches;
-    for (int64_t m = 0; m < count; ++m) {
-      step.MicroBatch(RandomBatch(step.options().model.vocab, number * count + m),
-                      m == 0 ? diagnostics : nullptr);
-    }
-    return step.Finish({.step = number, .lr = 1e-3 / static_cast<double>(number), .maxes = {1, 2}});
-  }
-  // Masters and moments of everything.
-  std::vector<std::vector<double>> State() {
-    std::vector<std::vector<double>> state;
-    for (const StatePiece& piece : step.optimizer().Owned())
-      state.push_back(piece.data.ToDoubles());
-    return state;
-  }
-
-  std::unique_ptr<Communicator> world;
-  RankGroups groups;
-  TrainStep step;
-};
-
-void ExpectSame(const StepReport& a, const StepReport& b) {
-  EXPECT_EQ(a.sums, b.sums);
-  EXPECT_EQ(a.maxes, b.maxes);
-  EXPECT_EQ(a.counted_tokens, b.counted_tokens);
-  EXPECT_EQ(a.nonfinite, b.nonfinite);
-  EXPECT_STREQ(a.skipped, b.skipped);
-  EXPECT_TRUE(a.grad_norm == b.grad_norm || (std::isnan(a.grad_norm) && std::isnan(b.grad_norm)));
 }
 
 class RecordedStep : public testing::Test {
@@ -127,7 +63,7 @@ TEST_F(RecordedStep, OtherWorkMayComeBetween) {
     ExpectSame(recorded.Step(number, diagnose ? &of_recorded : nullptr),
                direct.Step(number, diagnose ? &of_direct : nullptr));
     EXPECT_EQ(of_recorded.gradient_norm, of_direct.gradient_norm);
-    const Batch batch = RandomBatch(37, 1000 + number);
+    const Batch batch = RandomBatch(recorded.step.options(), 1000 + number);
     EXPECT_EQ(recorded.step.Evaluate(batch).nll, direct.step.Evaluate(batch).nll);
     others.push_back(Tensor::Zeros({100'000 * number}, DType::kF32, {Backend::kCuda}));
   }
