@@ -86,11 +86,6 @@ absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& 
     return absl::InvalidArgumentError(
         "parallel.precision: \"bf16\" is computed on a GPU (--device cuda); use \"fp32\" on a CPU");
   }
-  if (device.backend == Backend::kCuda && mesh.cp > 1) {
-    return absl::InvalidArgumentError(
-        StrCat("parallel.cp = ", mesh.cp,
-               ": context parallelism runs on CPUs in this version; set parallel.cp = 1"));
-  }
   StepOptions options = DescribedStep(config, mesh, device, max_documents);
   if (config.parallel.recompute != RecomputeChoice::kAuto) return options;
   // Rank 0 decides for all: its view of free memory is one of several.

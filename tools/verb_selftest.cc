@@ -22,7 +22,8 @@ absl::StatusOr<Mesh> ReadMesh(const std::string& text, Device device) {
   RETURN_IF_ERROR(mesh.CheckSupported());
   if (mesh.dp > 1) return absl::InvalidArgumentError("--mesh: known answers have one dp rank");
   if (mesh.cp > 1 && device.backend != Backend::kCpu) {
-    return absl::InvalidArgumentError("--mesh: context parallelism runs on CPUs: add --device cpu");
+    return absl::InvalidArgumentError(
+        "--mesh: its ranks are threads, which share no GPU: add --device cpu");
   }
   return mesh;
 }
