@@ -36,8 +36,9 @@ class TensorShard final : public RankLink {
 // What lies between layers -> all tokens, read by a layer that is divided: gradients are summed
 // over ranks.
 Var EnterLayer(Tape& tape, const Var& x_ND, TensorShard* shard);
-// The summands of a layer's output -> their sum, as it lies between layers.
-Var LeaveLayer(Tape& tape, const Var& y_ND, TensorShard* shard);
+// The summands of a layer's output -> their sum, as it lies between layers: in their own memory
+// where the caller gives them away.
+Var LeaveLayer(Tape& tape, Var y_ND, TensorShard* shard);
 // What lies between layers -> all tokens, read by what every rank computes alike: gradients, the
 // same on all ranks, go back as they are.
 Var GatherShares(Tape& tape, const Var& x, TensorShard* shard);
