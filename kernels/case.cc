@@ -91,12 +91,12 @@ Tensor CaseContext::Ints(const std::string& input) {
 }
 
 Param& CaseContext::Weight(const std::string& input) {
-  return MakeParam(input, AccumulatorOf(dtype_));
+  return MakeParam(input, AccumulatorOf(dtype_), uses_);
 }
 
-Param& CaseContext::Matrix(const std::string& input) { return MakeParam(input, dtype_); }
+Param& CaseContext::Matrix(const std::string& input) { return MakeParam(input, dtype_, uses_); }
 
-Param& CaseContext::MakeParam(const std::string& input, DType dtype) {
+Param& CaseContext::MakeParam(const std::string& input, DType dtype, int uses) {
   std::unique_ptr<Param>& param = weights_[input];
   if (!param) {
     const HostArray& array = Input(input);
@@ -104,9 +104,22 @@ Param& CaseContext::MakeParam(const std::string& input, DType dtype) {
                                     tape_->device());
     param->value = ToDevice(array, array.shape, dtype, tape_->device());
     param->BindGradient(Tensor::Zeros(array.shape, AccumulatorOf(dtype), tape_->device()));
-    param->ExpectUses(uses_);
+    param->ExpectUses(uses);
   }
   return *param;
+}
+
+Param& CaseContext::Part(const std::string& input, int64_t first, int64_t last) {
+  std::unique_ptr<Param>& part = parts_[{input, first}];
+  if (!part) {
+    Param& whole = MakeParam(input, dtype_, /*uses=*/0);
+    part = std::make_unique<Param>(whole.spec);
+    part->Hold(Box::RowsOf(whole.spec.shape, first, last));
+    part->BindValue(whole.value.Rows(first, last));
+    part->BindGradient(whole.main_grad.Rows(first, last));
+    part->ExpectUses(uses_);
+  }
+  return *part;
 }
 
 Tensor CaseContext::MakeInts(const std::string& input) const {

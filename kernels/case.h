@@ -54,7 +54,9 @@ class CaseContext {
   Tensor Doubles(const std::string& name, const std::vector<double>& values);
   Param& Weight(const std::string& input);  // a parameter; expects one use per run
   Param& Matrix(const std::string& input);  // likewise, one that a matrix product reads
-  Tensor Ints(const std::string& input);    // I32
+  // Rows [first, last) of such a one, held in part.
+  Param& Part(const std::string& input, int64_t first, int64_t last);
+  Tensor Ints(const std::string& input);  // I32
   double Number(const std::string& attribute) const;
   double Number(const std::string& attribute, double fallback) const;
   std::string Text(const std::string& attribute) const;
@@ -74,7 +76,7 @@ class CaseContext {
   Tensor Make(const std::string& input) const;
   Tensor MakeInts(const std::string& input) const;
   Tensor OnceMoved(const std::string& input, const std::function<Tensor()>& make);
-  Param& MakeParam(const std::string& input, DType dtype);
+  Param& MakeParam(const std::string& input, DType dtype, int uses);
   const CaseData& data_;
   Tape* tape_;
   DType dtype_;
@@ -83,6 +85,7 @@ class CaseContext {
   std::map<std::string, Tensor> constants_;
   std::map<std::string, Var> vars_;
   std::map<std::string, std::unique_ptr<Param>> weights_;
+  std::map<std::pair<std::string, int64_t>, std::unique_ptr<Param>> parts_;  // by input and row
   std::unique_ptr<Documents> documents_;
 };
 

@@ -15,13 +15,18 @@ Var Embedding(Tape& tape, const Tensor& ids, Param& w) {
   Shape shape = ids.shape();
   shape.push_back(w.value.dim(1));
   Tensor y = Tensor::Empty(shape, w.value.dtype(), tape.device());
-  EmbeddingForward(stream, {.ids = ids, .w = w.value, .y = y});
+  EmbeddingForward(stream, {.ids = ids,
+                            .w = w.value,
+                            .y = y,
+                            .first_row = w.held.begin[0],
+                            .vocabulary = w.spec.shape[0]});
   return tape.Record(
       {}, y,
       {.name = "embedding",
        .params = {&w},
        .input_grad = [&stream, &w, ids](std::span<const Tensor> dy, std::span<GradSlot>) {
-         EmbeddingBackward(stream, {.dy = dy[0], .ids = ids, .dw = w.main_grad});
+         EmbeddingBackward(
+             stream, {.dy = dy[0], .ids = ids, .dw = w.main_grad, .first_row = w.held.begin[0]});
        }});
 }
 

@@ -8,6 +8,7 @@ template <class W, class T, int n>
 struct Forward {
   static constexpr int kSums = 0;
   int64_t d;
+  int64_t first_row, rows, vocabulary;
   const int32_t* ids;
   const W* w_VD;
   T* y_ND;
@@ -16,7 +17,10 @@ struct Forward {
   using Row = Piece<n>;
   __device__ Columns AtColumn(int64_t column) const { return column; }
   __device__ Row Load(int64_t row, int64_t, const Columns& column) const {
-    return cuda::Load<n>(w_VD + ids[row] * d + column);
+    if (ids[row] < 0 || ids[row] >= vocabulary) __trap();
+    const int64_t of = ids[row] - first_row;
+    if (of < 0 || of >= rows) return {};
+    return cuda::Load<n>(w_VD + of * d + column);
   }
   __device__ void Use(int64_t, int64_t at, const Columns&, const Row& row, Piece<n>*) const {
     Store<n>(y_ND + at, row);
@@ -27,7 +31,13 @@ template <class W, class T>
 void RunForward(const Stream& stream, const EmbeddingForwardArgs& args) {
   const int64_t d = args.w.dim(1);
   DispatchPieces<T>(d, {args.w, args.y}, [&]<int n>() {
-    const Forward<W, T, n> pass{d, Data<int32_t>(args.ids), Data<W>(args.w), Data<T>(args.y)};
+    const Forward<W, T, n> pass{d,
+                                args.first_row,
+                                args.w.dim(0),
+                                args.vocabulary,
+                                Data<int32_t>(args.ids),
+                                Data<W>(args.w),
+                                Data<T>(args.y)};
     ColumnPass<n>(stream, "embedding", args.ids.size(), d, pass);
   });
 }
@@ -59,11 +69,13 @@ constexpr int kTeams = 8;  // of 32 threads: each takes every eighth token of an
 // columns.
 template <class T, int n>
 __global__ void __launch_bounds__(256)
-    AddRows(int64_t count, int64_t d, Sorted sorted, const T* dy_ND, float* dw_VD) {
+    AddRows(int64_t count, int64_t d, int64_t first_row, int64_t rows, Sorted sorted,
+            const T* dy_ND, float* dw_VD) {
   constexpr int kAtOnce = 4;
   const int64_t first = blockIdx.x;
   const int32_t id = sorted.ids[first];
-  if (first > 0 && sorted.ids[first - 1] == id) return;
+  const int64_t row_of_w = id - first_row;
+  if (row_of_w < 0 || row_of_w >= rows || (first > 0 && sorted.ids[first - 1] == id)) return;
   const int64_t column = (int64_t{blockIdx.y} * 32 + threadIdx.x) * n;
   Piece<n> sum = {};
   bool more = true;
@@ -96,7 +108,7 @@ __global__ void __launch_bounds__(256)
     float total = 0;
 #pragma unroll
     for (int team = 0; team < kTeams; ++team) total += of_team[team][c];
-    dw_VD[id * d + to] += total;
+    dw_VD[row_of_w * d + to] += total;
   }
 }
 
@@ -110,8 +122,8 @@ void RunBackward(const Stream& stream, const EmbeddingBackwardArgs& args) {
   CheckLaunch("embedding backward");
   DispatchPieces<T>(d, {args.dy}, [&]<int n>() {
     const dim3 grid(static_cast<unsigned>(count), Blocks(d, 32 * n));
-    AddRows<T, n><<<grid, dim3(32, kTeams), 0, Handle(stream)>>>(count, d, sorted, Data<T>(args.dy),
-                                                                 Data<float>(args.dw));
+    AddRows<T, n><<<grid, dim3(32, kTeams), 0, Handle(stream)>>>(
+        count, d, args.first_row, args.dw.dim(0), sorted, Data<T>(args.dy), Data<float>(args.dw));
   });
   CheckLaunch("embedding backward");
 }
