@@ -57,10 +57,15 @@ Visit RunForward(Tape& tape, const Var& x_ND, const Param& w_VD, const Tensor& t
   CHECK_EQ(x.shape().rank(), 2);
   CHECK_EQ(x.dim(1), w.dim(1));
   CHECK_EQ(targets_N.size(), x.dim(0));
-  const int64_t N = x.dim(0), V = w.dim(0);
-  const int64_t chunk_rows = ChunkRows(x.dtype(), N, V, options.chunk_rows);
+  const int64_t N = x.dim(0), V = w.dim(0), vocabulary = w_VD.spec.shape[0];
+  const int ranks = options.link == nullptr ? 1 : options.link->size();
+  RankLink* const link = ranks == 1 ? nullptr : options.link;
+  if (link == nullptr)
+    CHECK_EQ(V, vocabulary) << w_VD.spec.name << " is held in part, without a link";
+  const int64_t widest = (vocabulary + ranks - 1) / ranks;  // all ranks take the same chunks
+  const int64_t chunk_rows = ChunkRows(x.dtype(), N, widest, options.chunk_rows);
   const bool at_once = tape.recording() && options.dsums.defined();
-  const bool keep = tape.recording() && !at_once && N * V <= options.keep_at_most;
+  const bool keep = tape.recording() && !at_once && N * widest <= options.keep_at_most;
   Visit visit{.x = tape.Save(x_ND),
               .targets_N = targets_N,
               .loss_N = Tensor::Empty({N}, AccumulatorOf(x.dtype()), tape.device()),
@@ -72,6 +77,10 @@ Visit RunForward(Tape& tape, const Var& x_ND, const Param& w_VD, const Tensor& t
     visit.dx_ND = Tensor::Empty(x.shape(), x.dtype(), tape.device());
   }
   const Tensor logits = Tensor::Empty(visit.logits_shape, x.dtype(), tape.device());
+  Tensor stats;
+  if (link != nullptr) {
+    stats = Tensor::Empty({kHeadLossStats, chunk_rows}, AccumulatorOf(x.dtype()), tape.device());
+  }
   HeadLossForward(tape.stream(), {.x_ND = x,
                                   .w_VD = w,
                                   .targets_N = targets_N,
@@ -83,7 +92,11 @@ Visit RunForward(Tape& tape, const Var& x_ND, const Param& w_VD, const Tensor& t
                                   .dsums = at_once ? options.dsums : Tensor(),
                                   .dx_ND = visit.dx_ND,
                                   .dw_VD = at_once ? w_VD.main_grad : Tensor(),
-                                  .chunk_rows = chunk_rows});
+                                  .chunk_rows = chunk_rows,
+                                  .first_row = w_VD.held.begin[0],
+                                  .vocabulary = vocabulary,
+                                  .link = link,
+                                  .stats = stats});
   if (keep) visit.probabilities = logits;
   return visit;
 }
@@ -103,6 +116,7 @@ void RunBackward(Stream& stream, const Visit& visit, const Param& w_VD, HeadLoss
   args.dx_ND = dx.to();
   args.dw_VD = w_VD.main_grad;
   args.chunk_rows = visit.chunk_rows;
+  args.first_row = w_VD.held.begin[0];
   HeadLossBackward(stream, args);
 }
 

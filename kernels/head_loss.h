@@ -33,6 +33,10 @@ struct HeadLossOptions {
   RankLink* link = nullptr;
 };
 
+// What ranks that hold rows of w each know of a token, in accumulators: their own maximum of the
+// logits and that over all, the sum of exp(z - maximum), and the target's logit, 0 elsewhere.
+enum HeadLossStat { kOwnMost, kMost, kExpSum, kTargetLogit, kHeadLossStats };
+
 struct HeadLossForwardArgs {
   Tensor x_ND, w_VD;
   Tensor targets_N;      // I32; negative = not counted
@@ -43,6 +47,10 @@ struct HeadLossForwardArgs {
   Tensor dsums;         // F64 [kHeadLossSums], or undefined; where given, and nothing is kept:
   Tensor dx_ND, dw_VD;  // written, and added to; undefined where not wanted
   int64_t chunk_rows = 0;
+  // w is rows first_row … first_row + V - 1 of `vocabulary`. Where others hold the rest:
+  int64_t first_row = 0, vocabulary = 0;
+  RankLink* link = nullptr;
+  Tensor stats;  // workspace [kHeadLossStats, chunk rows]
 };
 
 struct HeadLossBackwardArgs {
@@ -54,6 +62,7 @@ struct HeadLossBackwardArgs {
   Tensor dx_ND, dw_VD;                    // undefined where not wanted
   bool accumulate_dx = false;
   int64_t chunk_rows = 0;
+  int64_t first_row = 0;
 };
 
 LT2_KERNEL(HeadLossForward, HeadLossForwardArgs)

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/case.h"
+#include "kernels/cases/link_to_nothing.h"
 
 namespace lt2 {
 namespace {
@@ -55,8 +56,23 @@ CaseData Known(CaseData data) {
   return data;
 }
 
+// Rows [first, last) of w are held, and the others by nobody.
+CaseData Linked(CaseData data, int64_t first, int64_t last) {
+  absl::StrAppend(&data.name, "_rows", first, "to", last);
+  data.attributes["first"] = static_cast<double>(first);
+  data.attributes["last"] = static_cast<double>(last);
+  return data;
+}
+
+Param& HeldWeight(CaseContext& c) {
+  const auto last = static_cast<int64_t>(c.Number("last", 0));
+  return last == 0 ? c.Matrix("w") : c.Part("w", static_cast<int64_t>(c.Number("first")), last);
+}
+
 HeadLossOptions OptionsOf(CaseContext& c) {
+  static LinkToNothing link;
   HeadLossOptions options;
+  if (c.Number("last", 0) > 0) options.link = &link;
   options.chunk_rows = static_cast<int64_t>(c.Number("chunk_rows", 0));
   if (c.Number("keep", 1) == 0) options.keep_at_most = 0;
   if (const double a = c.Number("known", 0); a != 0) {
@@ -66,9 +82,13 @@ HeadLossOptions OptionsOf(CaseContext& c) {
 }
 
 std::vector<CaseData> Instances(uint64_t seed) {
-  return {Instance(seed, 33, 24, 97, 1e-4, 1, 0), Instance(seed, 1, 3, 1, 0, 1, 0),
-          Instance(seed, 70, 8, 130, 0.01, 4, 16), Instance(seed, 70, 8, 130, 0.01, 2, 64, false),
-          Instance(seed, 9, 16, 2100, 0, 1, 0, false)};
+  return {Instance(seed, 33, 24, 97, 1e-4, 1, 0),
+          Instance(seed, 1, 3, 1, 0, 1, 0),
+          Instance(seed, 70, 8, 130, 0.01, 4, 16),
+          Instance(seed, 70, 8, 130, 0.01, 2, 64, false),
+          Instance(seed, 9, 16, 2100, 0, 1, 0, false),
+          Linked(Instance(seed, 70, 8, 130, 0.01, 4, 16), 40, 130),
+          Linked(Instance(seed, 70, 8, 130, 0.01, 2, 64, false), 0, 67)};
 }
 
 }  // namespace
@@ -77,7 +97,7 @@ OpCase HeadLossCase() {
   return {.op = "linear_cross_entropy",
           .run = [](CaseContext& c) -> std::map<std::string, Var> {
             const HeadLossOptions options = OptionsOf(c);
-            Var sums = HeadLoss(c.tape(), c.In("x"), c.Matrix("w"), c.Ints("target"), options);
+            Var sums = HeadLoss(c.tape(), c.In("x"), HeldWeight(c), c.Ints("target"), options);
             return {{"loss", MeanLoss(c.tape(), sums, c.Number("z_loss", 0), options.dsums)}};
           },
           .instances =
@@ -97,7 +117,7 @@ OpCase HeadLossPerTokenCase() {
   };
   return {.op = "head_loss_per_token",
           .run = [](CaseContext& c) -> std::map<std::string, Var> {
-            const TokenLosses losses = HeadLossPerToken(c.tape(), c.In("x"), c.Matrix("w"),
+            const TokenLosses losses = HeadLossPerToken(c.tape(), c.In("x"), HeldWeight(c),
                                                         c.Ints("target"), OptionsOf(c));
             return {{"loss", losses.loss_N}, {"lse", losses.lse_N}};
           },

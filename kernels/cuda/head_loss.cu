@@ -16,11 +16,12 @@ __device__ void ZeroRow(T* z, int64_t V) {
 
 // Of the sums, or of each token: where dsums is null, and null again is 0.
 struct ResultGradients {
-  const double* dsums;
-  const float *dloss_N, *dlse_N;
+  const double* dsums = nullptr;
+  const float *dloss_N = nullptr, *dlse_N = nullptr;
+  float every_dlse = 0;  // instead of dlse_N
 
   ResultGradients From(int64_t row) const {
-    return {dsums, dloss_N ? dloss_N + row : nullptr, dlse_N ? dlse_N + row : nullptr};
+    return {dsums, dloss_N ? dloss_N + row : nullptr, dlse_N ? dlse_N + row : nullptr, every_dlse};
   }
   __device__ float of_loss(int64_t i) const {
     if (dsums != nullptr) return static_cast<float>(dsums[kLossSum]);
@@ -28,7 +29,7 @@ struct ResultGradients {
   }
   __device__ float of_lse(int64_t i, float lse) const {
     if (dsums != nullptr) return static_cast<float>(2 * dsums[kSquaredLseSum]) * lse;
-    return dlse_N != nullptr ? dlse_N[i] : 0;
+    return dlse_N != nullptr ? dlse_N[i] : every_dlse;
   }
 };
 
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(kThreads)
                [=](int64_t, float value) { return ExpFor<T>(value - all.most) * inverse; });
   }
   if constexpr (kReplace == Replace::kByGradients) {
-    const ResultGradients results{.dsums = dsums, .dloss_N = nullptr, .dlse_N = nullptr};
+    const ResultGradients results{.dsums = dsums};
     ReplaceRow(z, V, eights,
                LogitGradient<T>{.lse = lse,
                                 .of_loss = results.of_loss(0),
@@ -100,11 +101,40 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// HeadLossStat of a chunk's rows, 0 where not counted: [kHeadLossStats, rows].
+struct RowStats {
+  float* data;
+  int64_t rows;
+  __device__ float& At(HeadLossStat stat, int64_t row) const { return data[stat * rows + row]; }
+};
+
+// Of the part of the vocabulary that is here.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    StatsOfRows(int64_t V, int64_t first_row, int64_t vocabulary, bool eights, const T* z_NV,
+                const int32_t* targets_N, RowStats stats) {
+  const int64_t row = blockIdx.x, target = targets_N[row], here = target - first_row;
+  const T* z = z_NV + row * V;
+  if (target >= vocabulary) __trap();
+  SumExp own;
+  if (target >= 0) {
+    ForEachOf<kThreads>(
+        z, V, eights, [&](int64_t, const Eight<T>& of) { Add<T>(own, of.value); },
+        [&](int64_t, float value) { Add<T>(own, {value}); });
+  }
+  const SumExp all = BlockMerge<T, kThreads>(own);
+  if (threadIdx.x > 0) return;
+  const bool counted = target >= 0;
+  stats.At(kOwnMost, row) = stats.At(kMost, row) = counted ? all.most : 0;
+  stats.At(kExpSum, row) = counted ? all.sum : 0;
+  stats.At(kTargetLogit, row) = counted && 0 <= here && here < V ? Get(z, here) : 0;
+}
+
 // Logits or probabilities z [rows, V] become the gradients of the logits.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    GradientOfRows(int64_t V, bool eights, bool probabilities, T* z_NV, const int32_t* targets_N,
-                   const float* lse_N, ResultGradients results) {
+    GradientOfRows(int64_t V, int64_t first_row, bool eights, bool probabilities, T* z_NV,
+                   const int32_t* targets_N, const float* lse_N, ResultGradients results) {
   T* z = z_NV + blockIdx.x * V;
   const int target = targets_N[blockIdx.x];
   if (target < 0) return ZeroRow(z, V);
@@ -114,7 +144,7 @@ __global__ void __launch_bounds__(kThreads)
              LogitGradient<T>{.lse = lse,
                               .of_loss = of_loss,
                               .of_lse = of_lse,
-                              .target = target,
+                              .target = target - static_cast<int>(first_row),
                               .probabilities = probabilities});
 }
 
@@ -143,6 +173,40 @@ __global__ void __launch_bounds__(kSumThreads)
   if (threadIdx.x > 0) return;
 #pragma unroll
   for (int s = 0; s < kHeadLossSums; ++s) sums[s] = of_thread[s][0];
+}
+
+// The rows of tokens from `begin` on where ranks share the vocabulary: LossOfRows with an exchange
+// between the stats and what replaces the logits.
+template <class T>
+void LinkedLossOfRows(const Stream& stream, const HeadLossForwardArgs& args, int64_t begin,
+                      const Tensor& z) {
+  const int64_t rows = z.dim(0), V = z.dim(1);
+  const auto blocks = static_cast<unsigned>(rows);
+  const int32_t* targets = Data<int32_t>(args.targets_N) + begin;
+  float *loss = Data<float>(args.loss_N) + begin, *lse = Data<float>(args.lse_N) + begin;
+  const Tensor stats_SN = args.stats.Flat(0, kHeadLossStats * rows).Reshape({kHeadLossStats, rows});
+  const RowStats stats{Data<float>(stats_SN), rows};
+  StatsOfRows<T><<<blocks, kThreads, 0, Handle(stream)>>>(V, args.first_row, args.vocabulary,
+                                                          InEights(z), Data<T>(z), targets, stats);
+  CheckLaunch("head_loss");
+  args.link->Max(stats_SN.Rows(kMost, kMost + 1));
+  ForEach(stream, "head_loss", rows, [=] __device__(int64_t row) {
+    stats.At(kExpSum, row) *= expf(stats.At(kOwnMost, row) - stats.At(kMost, row));
+  });
+  args.link->Sum(stats_SN.Rows(kExpSum, kTargetLogit + 1));
+  ForEach(stream, "head_loss", rows, [=] __device__(int64_t row) {
+    const bool counted = targets[row] >= 0;
+    const float most = stats.At(kMost, row), log_sum = logf(stats.At(kExpSum, row));
+    lse[row] = counted ? most + log_sum : 0;
+    loss[row] = counted ? log_sum + (most - stats.At(kTargetLogit, row)) : 0;
+  });
+  const bool at_once = args.dsums.defined();
+  if (!at_once && !args.keep_probabilities) return;
+  // Probabilities are the gradients of the log-sum-exp.
+  const ResultGradients results{.dsums = DataOrNull<double>(args.dsums), .every_dlse = 1};
+  GradientOfRows<T><<<blocks, kThreads, 0, Handle(stream)>>>(
+      V, args.first_row, InEights(z), /*probabilities=*/false, Data<T>(z), targets, lse, results);
+  CheckLaunch("head_loss");
 }
 
 // From gradients dz of the logits of x's rows.
@@ -174,9 +238,13 @@ void Forward(Stream& stream, const HeadLossForwardArgs& args) {
     const int64_t at = args.keep_probabilities ? begin : 0;
     const Tensor x = args.x_ND.Rows(begin, begin + rows), z = args.logits.Rows(at, at + rows);
     cuda::Gemm(stream, {.a = x, .b = args.w_VD, .c = z, .transpose_b = true});
-    of_rows<<<rows, kThreads, 0, Handle(stream)>>>(V, InEights(z), Data<T>(z), targets + begin,
-                                                   loss + begin, lse + begin, dsums);
-    CheckLaunch("head_loss");
+    if (args.link != nullptr) {
+      LinkedLossOfRows<T>(stream, args, begin, z);
+    } else {
+      of_rows<<<rows, kThreads, 0, Handle(stream)>>>(V, InEights(z), Data<T>(z), targets + begin,
+                                                     loss + begin, lse + begin, dsums);
+      CheckLaunch("head_loss");
+    }
     if (dsums == nullptr) continue;
     AddProducts(stream, z, x, args.w_VD, RowsOrNone(args.dx_ND, begin, rows),
                 /*accumulate_dx=*/false, args.dw_VD);
@@ -197,7 +265,7 @@ void Backward(Stream& stream, const HeadLossBackwardArgs& args) {
     const Tensor x = args.x_ND.Rows(begin, begin + rows), z = args.logits.Rows(at, at + rows);
     if (!kept) cuda::Gemm(stream, {.a = x, .b = args.w_VD, .c = z, .transpose_b = true});
     GradientOfRows<<<rows, kThreads, 0, Handle(stream)>>>(
-        V, InEights(z), kept, Data<T>(z), Data<int32_t>(args.targets_N) + begin,
+        V, args.first_row, InEights(z), kept, Data<T>(z), Data<int32_t>(args.targets_N) + begin,
         Data<float>(args.lse_N) + begin, results.From(begin));
     CheckLaunch("head_loss backward");
     AddProducts(stream, z, x, args.w_VD, RowsOrNone(args.dx_ND, begin, rows), args.accumulate_dx,

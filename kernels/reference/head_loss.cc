@@ -1,22 +1,19 @@
 #include "kernels/head_loss.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace lt2::reference {
 namespace {
 
-// The logits of token i, and their log-sum-exp.
-std::vector<double> Logits(const Tensor& x, const Tensor& w, int64_t i, double* lse) {
+// Of token i with the rows of w that are here.
+std::vector<double> Logits(const Tensor& x, const Tensor& w, int64_t i) {
   const int64_t V = w.dim(0), D = w.dim(1);
   std::vector<double> z(V, 0.0);
-  double largest = -INFINITY, sum = 0;
   for (int64_t v = 0; v < V; ++v) {
     for (int64_t d = 0; d < D; ++d)
       z[v] += x.data<double>()[i * D + d] * w.data<double>()[v * D + d];
-    largest = std::max(largest, z[v]);
   }
-  for (double z_v : z) sum += std::exp(z_v - largest);
-  *lse = largest + std::log(sum);
   return z;
 }
 
@@ -28,21 +25,36 @@ void HeadLossForward(Stream& stream, const HeadLossForwardArgs& args) {
   args.sums.Zero();
   args.loss_N.Zero();
   args.lse_N.Zero();
-  const bool keep = args.keep_probabilities;
-  if (keep) args.logits.Zero();
+  if (args.keep_probabilities) args.logits.Zero();
+  std::vector<std::vector<double>> z(N);  // empty where not counted
+  const Tensor most_N = Tensor::Zeros({N}, DType::kF64, {});
+  const Tensor exp_sum_2N = Tensor::Zeros({2, N}, DType::kF64, {});  // and the target's logit
+  double* exp_sum = exp_sum_2N.data<double>();
   for (int64_t i = 0; i < N; ++i) {
     const int64_t target = args.targets_N.data<int32_t>()[i];
-    CHECK_LT(target, V) << "target of token " << i;
+    CHECK_LT(target, args.vocabulary) << "target of token " << i;
     if (target < 0) continue;
-    double lse;
-    const std::vector<double> z = Logits(args.x_ND, args.w_VD, i, &lse);
+    z[i] = Logits(args.x_ND, args.w_VD, i);
+    most_N.data<double>()[i] = *std::max_element(z[i].begin(), z[i].end());
+    const int64_t row = target - args.first_row;
+    if (0 <= row && row < V) exp_sum[N + i] = z[i][row];
+  }
+  if (args.link != nullptr) args.link->Max(most_N);
+  for (int64_t i = 0; i < N; ++i) {
+    for (double z_v : z[i]) exp_sum[i] += std::exp(z_v - most_N.data<double>()[i]);
+  }
+  if (args.link != nullptr) args.link->Sum(exp_sum_2N);
+  for (int64_t i = 0; i < N; ++i) {
+    if (z[i].empty()) continue;
+    const double lse = most_N.data<double>()[i] + std::log(exp_sum[i]);
+    const double loss = lse - exp_sum[N + i];
     args.lse_N.data<double>()[i] = lse;
-    args.loss_N.data<double>()[i] = lse - z[target];
-    sums[kLossSum] += lse - z[target];
+    args.loss_N.data<double>()[i] = loss;
+    sums[kLossSum] += loss;
     sums[kSquaredLseSum] += lse * lse;
     sums[kCountedSum] += 1;
-    for (int64_t v = 0; v < V && keep; ++v) {
-      args.logits.data<double>()[i * V + v] = std::exp(z[v] - lse);
+    for (int64_t v = 0; v < V && args.keep_probabilities; ++v) {
+      args.logits.data<double>()[i * V + v] = std::exp(z[i][v] - lse);
     }
   }
   if (!args.dsums.defined()) return;
@@ -50,8 +62,10 @@ void HeadLossForward(Stream& stream, const HeadLossForwardArgs& args) {
                                        .x_ND = args.x_ND,
                                        .w_VD = args.w_VD,
                                        .targets_N = args.targets_N,
+                                       .lse_N = args.lse_N,
                                        .dx_ND = args.dx_ND,
-                                       .dw_VD = args.dw_VD});
+                                       .dw_VD = args.dw_VD,
+                                       .first_row = args.first_row});
 }
 
 void HeadLossBackward(Stream&, const HeadLossBackwardArgs& args) {
@@ -60,8 +74,8 @@ void HeadLossBackward(Stream&, const HeadLossBackwardArgs& args) {
   for (int64_t i = 0; i < N; ++i) {
     const int64_t target = args.targets_N.data<int32_t>()[i];
     if (target < 0) continue;
-    double lse;
-    const std::vector<double> z = Logits(args.x_ND, args.w_VD, i, &lse);
+    const std::vector<double> z = Logits(args.x_ND, args.w_VD, i);
+    const double lse = args.lse_N.data<double>()[i];
     double dloss = 0, dlse = 0;
     if (args.dsums.defined()) {
       dloss = args.dsums.data<double>()[kLossSum];
@@ -71,7 +85,7 @@ void HeadLossBackward(Stream&, const HeadLossBackwardArgs& args) {
     if (args.dlse_N.defined()) dlse = args.dlse_N.data<double>()[i];
     for (int64_t v = 0; v < V; ++v) {
       double dz = (dloss + dlse) * std::exp(z[v] - lse);
-      if (v == target) dz -= dloss;
+      if (args.first_row + v == target) dz -= dloss;
       for (int64_t d = 0; d < D; ++d) {
         const int64_t x_id = i * D + d, w_vd = v * D + d;
         if (args.dx_ND.defined())
