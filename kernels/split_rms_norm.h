@@ -8,7 +8,28 @@
 
 namespace lt2 {
 
-// x [N, C] and w [C]: this rank's channels of C · link.size() -> y [N, C].
+// Over the channels here: sum x², or with dy, sum dy w x.
+struct SplitRmsNormSumsArgs {
+  Tensor x, dy, w;  // [N, C], [N, C], [C]
+  Tensor sums_N;
+};
+// From the sums over all `channels` channels.
+struct SplitRmsNormForwardArgs {
+  Tensor x, w, squares_N, y, rstd_N;
+  int64_t channels = 0;
+  double eps = 0;
+};
+struct SplitRmsNormBackwardArgs {
+  Tensor dy, x, w, rstd_N, products_N, dx, dw;
+  int64_t channels = 0;
+  bool accumulate_dx = false;
+};
+LT2_KERNEL(SplitRmsNormSums, SplitRmsNormSumsArgs)
+LT2_KERNEL(SplitRmsNormForward, SplitRmsNormForwardArgs)
+LT2_KERNEL(SplitRmsNormBackward, SplitRmsNormBackwardArgs)
+
+// x [N, C] and w [C]: this rank's channels of C · link.size() -> y [N, C]. The link must outlive
+// the tape.
 Var SplitRmsNorm(Tape& tape, Var x, Param& w, double eps, RankLink& link);
 
 }  // namespace lt2
