@@ -1,6 +1,7 @@
 #include "kernels/indexer_loss.h"
 
 #include <limits>
+#include <utility>
 
 #include "kernels/attention.h"
 
@@ -36,6 +37,22 @@ void CheckShapes(const Tensor& a, const Tensor& b, const Tensor& w, const Indexe
       << "listed keys; make the micro-batch smaller";
 }
 
+// The loss of all heads.
+Tensor LossOf(Stream& stream, IndexerLossForwardArgs args, RankLink* link) {
+  const Device device = args.a_NJC.device();
+  if (link != nullptr) {
+    args.p_MS =
+        Tensor::Empty(args.target.keys_NS.shape(), AccumulatorOf(args.a_NJC.dtype()), device);
+    IndexerLossForward(stream, args);
+    link->Sum(args.p_MS);
+    args.target.p_MS = std::exchange(args.p_MS, {});
+  }
+  args.kl_N = Tensor::Empty({args.a_NJC.dim(0)}, DType::kF64, device);
+  args.loss = Tensor::Empty({1}, DType::kF64, device);
+  IndexerLossForward(stream, args);
+  return args.loss;
+}
+
 }  // namespace
 
 Cost CostOf(const IndexerLossForwardArgs& args) {
@@ -52,17 +69,19 @@ Cost CostOf(const IndexerLossBackwardArgs& args) {
 }
 
 Var IndexerLoss(Tape& tape, Var a_NJC, Var b_NC, Var w_NJ, const IndexerTarget& target,
-                double weight) {
-  const Tensor &a = a_NJC.value, &b = b_NC.value, &w = w_NJ.value;
-  CheckShapes(a, b, w, target);
-  const Tensor loss = Tensor::Empty({1}, DType::kF64, tape.device());
-  IndexerLossForward(tape.stream(), {.a_NJC = a,
-                                     .b_NC = b,
-                                     .w_NJ = w,
-                                     .target = target,
-                                     .weight = weight,
-                                     .kl_N = Tensor::Empty({a.dim(0)}, DType::kF64, tape.device()),
-                                     .loss = loss});
+                double weight, RankLink* link) {
+  CheckShapes(a_NJC.value, b_NC.value, w_NJ.value, target);
+  const auto make = [&]() -> std::vector<Tensor> {
+    return {LossOf(tape.stream(),
+                   {.a_NJC = a_NJC.value,
+                    .b_NC = b_NC.value,
+                    .w_NJ = w_NJ.value,
+                    .target = target,
+                    .weight = weight},
+                   link)};
+  };
+  const Tensor loss = (link != nullptr ? tape.Kept(make) : make())[0];
+  if (link != nullptr) weight /= link->size();
   auto backward = [&stream = tape.stream(), a = tape.Save(a_NJC), b = tape.Save(b_NC),
                    w = tape.Save(w_NJ), target,
                    weight](std::span<const Tensor> dy, std::span<GradSlot> dx) {

@@ -11,11 +11,15 @@
 // The target p has no gradient. Everything is computed again in backward: memory is linear in the
 // length of the lists. Queries t are M of N tokens s. A sum over queries, not a mean, as all losses
 // are (head_loss.h).
+//
+// Where ranks divide the heads h, p is the mean of their targets, each of a rank's own heads, and
+// dI, which is linear in p, the mean of what these give.
 #pragma once
 
 #include "core/tape.h"
 #include "kernels/documents.h"
 #include "kernels/kernel.h"
+#include "kernels/rank_link.h"
 
 namespace lt2 {
 
@@ -25,6 +29,7 @@ struct IndexerTarget {
   Tensor keys_NS;  // I32: positions in the document; the first -1 ends a list
   double scale = 1;
   Documents documents;
+  Tensor p_MS = {};  // of accumulators: p times any number; where defined q, k, lse are not read
 };
 
 struct IndexerLossForwardArgs {
@@ -32,6 +37,7 @@ struct IndexerLossForwardArgs {
   IndexerTarget target;
   double weight = 1;
   Tensor kl_N, loss;  // F64 [M], F64 [1]
+  Tensor p_MS = {};  // of accumulators: where defined p is written, 0 behind the lists, and no loss
 };
 
 struct IndexerLossBackwardArgs {
@@ -49,8 +55,10 @@ LT2_KERNEL(IndexerLossForward, IndexerLossForwardArgs)
 LT2_KERNEL(IndexerLossBackward, IndexerLossBackwardArgs)
 
 // F64 [1] from the indexer's queries a [M, J, C], keys b [N, C] and weights w [M, J], which alone
-// get gradients.
+// get gradients. With a link, the other ranks have the same lists, a, b and w, and other heads: the
+// loss is of all heads, the same on every rank and made once under Recompute; gradients are
+// summands.
 Var IndexerLoss(Tape& tape, Var a_NJC, Var b_NC, Var w_NJ, const IndexerTarget& target,
-                double weight);
+                double weight, RankLink* link = nullptr);
 
 }  // namespace lt2

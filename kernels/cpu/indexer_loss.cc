@@ -18,7 +18,21 @@ void ForEachTokenBlock(int64_t tokens, const Fn& fn) {
 }
 
 template <class T>
+void WriteTargets(const IndexerLossForwardArgs& args) {
+  const int64_t S = args.p_MS.dim(1);
+  ForEachTokenBlock(args.a_NJC.dim(0), [&](int64_t begin, int64_t end) {
+    IndexerRow<T> row(args.a_NJC, args.b_NC, args.w_NJ, args.target);
+    for (int64_t t = begin; t < end; ++t) {
+      row.Load(t);
+      T* p = args.p_MS.data<T>() + t * S;
+      for (int64_t i = 0; i < S; ++i) p[i] = i < row.count() ? static_cast<T>(row.p(i)) : T(0);
+    }
+  });
+}
+
+template <class T>
 void Forward(const IndexerLossForwardArgs& args) {
+  if (args.p_MS.defined()) return WriteTargets<T>(args);
   const int64_t N = args.a_NJC.dim(0);
   double* kl_N = args.kl_N.data<double>();
   ForEachTokenBlock(N, [&](int64_t begin, int64_t end) {

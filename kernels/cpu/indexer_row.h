@@ -82,8 +82,19 @@ class IndexerRow {
     for (int64_t i = 0; i < count_; ++i) score_[i] -= lse;
   }
 
-  // Attention probabilities, summed over heads, then normalised.
   void Target() {
+    if (target_.p_MS.defined()) {
+      std::copy_n(target_.p_MS.template data<T>() + query_ * S_, count_, p_);
+    } else {
+      SumOverHeads();
+    }
+    double sum = 0;
+    for (int64_t i = 0; i < count_; ++i) sum += p_[i];
+    for (int64_t i = 0; i < count_; ++i) p_[i] /= std::max(sum, 1e-10);
+  }
+
+  // Attention probabilities.
+  void SumOverHeads() {
     const int64_t heads = H_ / G_, lanes = PadToLanes<T>(heads);
     const T scale = static_cast<T>(target_.scale);
     std::fill(p_, p_ + count_, 0.0);
@@ -118,9 +129,6 @@ class IndexerRow {
         }
       }
     }
-    double sum = 0;
-    for (int64_t i = 0; i < count_; ++i) sum += p_[i];
-    for (int64_t i = 0; i < count_; ++i) p_[i] /= std::max(sum, 1e-10);
   }
 
   const IndexerTarget& target_;

@@ -16,7 +16,7 @@ constexpr int kWarps = kTileKeys / 32;
 template <class T>
 struct Loss {
   const T *a_NJC, *b_NC, *w_NJ, *q_NHD, *k_NGD;
-  const float* lse_NH;
+  const float *lse_NH, *p_NS;          // p: given, or null
   const int32_t *keys_NS, *positions;  // positions: of the M queries
   int64_t M, N, query_begin, J, C, H, D, G, S;
   float scale;
@@ -113,6 +113,10 @@ __device__ void ScoreKeys(const Loss<T>& in, const Row<T>& row) {
       });
       row.log_prediction[i] = score;
     }
+    if (in.p_NS != nullptr) {
+      if (inside) row.p[i] = in.p_NS[row.query * in.S + i];
+      continue;
+    }
     double p = 0;
     for (int64_t g = 0; g < in.G; ++g) {
       LoadTile(in.k_NGD + g * in.D, in.G * in.D, in.D, keys, row_of, tile);
@@ -158,6 +162,18 @@ __device__ Row<T> LoadRow(const Loss<T>& in, int64_t query, unsigned char* memor
   }
   __syncthreads();
   return row;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kTileKeys)
+    WriteTargets(Loss<T> in, unsigned char* memory, float* p_NS) {
+  for (int64_t query = blockIdx.x; query < in.M; query += gridDim.x) {
+    const Row<T> row = LoadRow(in, query, memory, false);
+    float* p = p_NS + query * in.S;
+    for (int64_t i = threadIdx.x; i < in.S; i += kTileKeys) {
+      p[i] = i < row.count ? static_cast<float>(row.p[i]) : 0;
+    }
+  }
 }
 
 template <class T>
@@ -278,6 +294,7 @@ Loss<T> LossOf(const Args& args) {
           .q_NHD = Data<T>(target.q_NHD),
           .k_NGD = Data<T>(target.k_NGD),
           .lse_NH = Data<float>(target.lse_NH),
+          .p_NS = DataOrNull<float>(target.p_MS),
           .keys_NS = Data<int32_t>(target.keys_NS),
           .positions = Data<int32_t>(target.documents.positions()) + query_begin,
           .M = args.a_NJC.dim(0),
@@ -302,14 +319,19 @@ template <class T>
 void RunForward(const Stream& stream, const IndexerLossForwardArgs& args) {
   const char* name = "indexer_loss";
   const Loss<T> in = LossOf<T>(args);
-  double* kl_N = Data<double>(args.kl_N);
+  double* kl_N = DataOrNull<double>(args.kl_N);
   if (in.M > 0) {
     const int64_t blocks = BlocksOf(in.M, in.RowBytes(false));
     auto* memory = ScratchFor<unsigned char>(stream, blocks * in.RowBytes(false));
-    AllowTile(name, Forward<T>, in.SharedBytes());
-    Forward<<<blocks, kTileKeys, in.SharedBytes(), Handle(stream)>>>(in, memory, kl_N);
-    CheckLaunch(name);
+    const auto launch = [&](auto kernel, auto* to) {
+      AllowTile(name, kernel, in.SharedBytes());
+      kernel<<<blocks, kTileKeys, in.SharedBytes(), Handle(stream)>>>(in, memory, to);
+      CheckLaunch(name);
+    };
+    if (args.p_MS.defined()) return launch(WriteTargets<T>, Data<float>(args.p_MS));
+    launch(Forward<T>, kl_N);
   }
+  if (args.p_MS.defined()) return;
   SumParts<<<1, 256, 0, Handle(stream)>>>(in.M, kl_N, args.weight, false, Data<double>(args.loss));
   CheckLaunch(name);
 }

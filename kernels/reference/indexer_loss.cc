@@ -1,5 +1,6 @@
 #include "kernels/indexer_loss.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -40,7 +41,9 @@ Row RowOf(const Args& args, int64_t t) {
                            args.b_NC.template data<double>() + s * C, C);
       score += args.w_NJ.template data<double>()[t * J + j] * std::max(r, 0.0);
     }
-    for (int64_t h = 0; h < H; ++h) {
+    const bool given = target.p_MS.defined();
+    if (given) p = target.p_MS.template data<double>()[t * S + i];
+    for (int64_t h = 0; !given && h < H; ++h) {
       const double* q = target.q_NHD.template data<double>() + (t * H + h) * D;
       const double* k = target.k_NGD.template data<double>() + (s * G + h / (H / G)) * D;
       p += std::exp(target.scale * Dot(q, k, D) - target.lse_NH.template data<double>()[t * H + h]);
@@ -62,6 +65,12 @@ void IndexerLossForward(Stream&, const IndexerLossForwardArgs& args) {
   double sum = 0;
   for (int64_t t = 0; t < args.a_NJC.dim(0); ++t) {
     const Row row = RowOf(args, t);
+    if (args.p_MS.defined()) {
+      const Tensor p_S = args.p_MS.Rows(t, t + 1);
+      p_S.Zero();
+      std::ranges::copy(row.p, p_S.data<double>());
+      continue;
+    }
     double kl = 0;
     for (size_t i = 0; i < row.keys.size(); ++i) {
       if (row.p[i] > 0) kl += row.p[i] * (std::log(row.p[i]) - row.log_prediction[i]);
@@ -69,7 +78,7 @@ void IndexerLossForward(Stream&, const IndexerLossForwardArgs& args) {
     args.kl_N.data<double>()[t] = kl;
     sum += kl;
   }
-  args.loss.data<double>()[0] = args.weight * sum;
+  if (!args.p_MS.defined()) args.loss.data<double>()[0] = args.weight * sum;
 }
 
 void IndexerLossBackward(Stream&, const IndexerLossBackwardArgs& args) {

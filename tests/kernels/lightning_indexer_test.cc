@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/case.h"
+#include "kernels/elementwise.h"
 #include "kernels/indexer_loss.h"
 #include "kernels/selected_attention.h"
 
@@ -175,15 +176,43 @@ struct LossResult {
   std::vector<double> da, db, dw;
 };
 
-// The loss on lists that the indexer itself chose, against the attention over these lists.
-LossResult RunLoss(uint64_t seed, Device device) {
-  constexpr int64_t N = 150, J = 4, C = 6, H = 4, D = 10, S = 16;
+constexpr int64_t kLossHeads = 4;
+
+// Two ranks in turn: the first to sum leaves what it has to the second.
+class TwoRanks final : public RankLink {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  void Sum(const Tensor& x) override {
+    const Tensor mine = x.Clone();
+    if (others_.defined()) {
+      Stream stream{.device = x.device()};
+      AccumulateInto(stream, x, others_);
+    }
+    others_ = mine;
+  }
+  void Max(const Tensor&) override { CHECK(false); }
+
+ private:
+  Tensor others_;
+};
+
+// The loss on lists that the indexer itself chose, against the attention over these lists of heads
+// [first, first + H).
+LossResult RunLoss(uint64_t seed, Device device, int64_t first = 0, int64_t H = kLossHeads,
+                   RankLink* link = nullptr) {
+  constexpr int64_t N = 150, J = 4, C = 6, D = 10, S = 16;
   Stream stream{.device = device};
   Tape tape(stream);
   const Documents documents = Documents::Of(std::vector<int32_t>{0, 30, 31, 150}, device);
   const Indexer in = RandomIndexer(seed, N, J, C, true, device);
   const Tensor keys = LightningIndexer(tape, in.q, in.k, in.w, S, documents);
-  IndexerTarget target{.q_NHD = Random(seed, "main q", {N, H, D}, device),
+  const Tensor all_heads = Random(seed, "main q", {N, kLossHeads, D});
+  const Tensor q = Tensor::Empty({N, H, D}, DType::kF64, kCpuDevice);
+  for (int64_t t = 0; t < N; ++t) {
+    q.Flat(t * H * D, H * D).CopyFrom(all_heads.Flat((t * kLossHeads + first) * D, H * D));
+  }
+  IndexerTarget target{.q_NHD = q.To(device),
                        .k_NGD = Random(seed, "main k", {N, 1, D}, device),
                        .keys_NS = keys,
                        .scale = 0.4,
@@ -193,7 +222,7 @@ LossResult RunLoss(uint64_t seed, Device device) {
                     &target.lse_NH);
   const std::vector<Var> wrt = {tape.Input(in.q, true), tape.Input(in.k, true),
                                 tape.Input(in.w, true)};
-  const Var loss = IndexerLoss(tape, wrt[0], wrt[1], wrt[2], target, 1);
+  const Var loss = IndexerLoss(tape, wrt[0], wrt[1], wrt[2], target, 1, link);
   const std::vector<double> one = {1};
   const std::vector<Tensor> grads =
       tape.Backward({{loss, Tensor::FromHost(one, {1}, DType::kF64, device)}}, wrt);
@@ -215,6 +244,29 @@ TEST(IndexerLoss, CpuAgreesWithReferenceOnItsOwnLists) {
     ExpectClose(got.da, want.da);
     ExpectClose(got.db, want.db);
     ExpectClose(got.dw, want.dw);
+  }
+}
+
+// The loss is of all heads, and the gradients of the ranks add up to theirs.
+TEST(IndexerLoss, OfHeadsOnTwoRanks) {
+  for (const Device device : {kCpuDevice, kReferenceDevice}) {
+    for (const uint64_t seed : {1, 2}) {
+      SCOPED_TRACE(absl::StrCat("seed ", seed));
+      const LossResult want = RunLoss(seed, device);
+      TwoRanks link;
+      RunLoss(seed, device, 0, 2, &link);
+      LossResult got = RunLoss(seed, device, 2, 2, &link);
+      EXPECT_NEAR(got.loss, want.loss, 1e-12 * want.loss);
+      const LossResult other = RunLoss(seed, device, 0, 2, &link);
+      EXPECT_NEAR(other.loss, want.loss, 1e-12 * want.loss);
+      const auto add = [](std::vector<double>& to, const std::vector<double>& x) {
+        std::ranges::transform(to, x, to.begin(), std::plus<>());
+      };
+      add(got.da, other.da), add(got.db, other.db), add(got.dw, other.dw);
+      ExpectClose(got.da, want.da);
+      ExpectClose(got.db, want.db);
+      ExpectClose(got.dw, want.dw);
+    }
   }
 }
 
