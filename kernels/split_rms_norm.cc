@@ -17,16 +17,32 @@ Cost CostOf(const SplitRmsNormBackwardArgs& args) {
   return {.flops = 6.0 * args.x.size(), .bytes = (3.0 + args.accumulate_dx) * args.x.bytes()};
 }
 
-Var SplitRmsNorm(Tape& tape, Var x, Param& w, double eps, RankLink& link) {
-  if (link.size() == 1) return RmsNorm(tape, x, w, eps);
+namespace {
+
+// Over this rank's run of `ranks` neighbours: one row a run, of which a rank fills its own.
+void SumOverRun(const Tensor& x, RankLink& link, int ranks) {
+  if (ranks == link.size()) return link.Sum(x);
+  const Tensor runs = Tensor::Zeros({link.size() / ranks, x.size()}, x.dtype(), x.device());
+  const Tensor own = runs.Rows(link.rank() / ranks, link.rank() / ranks + 1);
+  own.CopyFrom(x);
+  link.Sum(runs);
+  x.CopyFrom(own);
+}
+
+}  // namespace
+
+Var SplitRmsNorm(Tape& tape, Var x, Param& w, double eps, RankLink& link, int ranks) {
+  if (ranks == 0) ranks = link.size();
+  if (ranks == 1) return RmsNorm(tape, x, w, eps);
+  CHECK_EQ(link.size() % ranks, 0) << w.spec.name;
   CHECK_EQ(x.shape().back(), w.value.size()) << w.spec.name;
   Stream& stream = tape.stream();
-  const int64_t channels = w.value.size() * link.size();
-  const auto sums = [&stream, &w, &link](const Tensor& x_NC, const Tensor& dy_NC) {
+  const int64_t channels = w.value.size() * ranks;
+  const auto sums = [&stream, &w, &link, ranks](const Tensor& x_NC, const Tensor& dy_NC) {
     const Tensor sums_N =
         Tensor::Empty({x_NC.shape().rows()}, AccumulatorOf(x_NC.dtype()), x_NC.device());
     SplitRmsNormSums(stream, {.x = x_NC, .dy = dy_NC, .w = w.value, .sums_N = sums_N});
-    link.Sum(sums_N);
+    SumOverRun(sums_N, link, ranks);
     return sums_N;
   };
   const Tensor squares_N =

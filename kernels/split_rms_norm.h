@@ -28,8 +28,8 @@ LT2_KERNEL(SplitRmsNormSums, SplitRmsNormSumsArgs)
 LT2_KERNEL(SplitRmsNormForward, SplitRmsNormForwardArgs)
 LT2_KERNEL(SplitRmsNormBackward, SplitRmsNormBackwardArgs)
 
-// x [N, C] and w [C]: this rank's channels of C · link.size() -> y [N, C]. The link must outlive
-// the tape.
-Var SplitRmsNorm(Tape& tape, Var x, Param& w, double eps, RankLink& link);
+// x [N, C] and w [C]: this rank's channels of C · ranks -> y [N, C]. Each run of `ranks` neighbours
+// of the link norms channels of its own; 0: all ranks together. The link must outlive the tape.
+Var SplitRmsNorm(Tape& tape, Var x, Param& w, double eps, RankLink& link, int ranks = 0);
 
 }  // namespace lt2
