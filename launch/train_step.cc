@@ -147,7 +147,8 @@ TrainStep::Score TrainStep::Evaluate(const Batch& batch) {
   Load(batch);
   Score score;
   graphs_.RunApart([&] {
-    const Tensor sums = model_.Evaluate(stream_, ids_N_, targets_N_, documents(), shard_.get());
+    const Tensor sums =
+        model_.Evaluate(stream_, ids_N_, targets_N_, documents(), {.shard = shard_.get()});
     if (sums.on_meta()) return;
     const std::vector<double> totals = sums.ToDoubles();
     score = {.nll = totals[kLossSum], .counted = totals[kCountedSum]};

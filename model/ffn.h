@@ -1,14 +1,16 @@
-// The SwiGLU feed-forward layer: W_down (silu(W_gate x) ⊙ W_up x).
+// The SwiGLU feed-forward layer: W_down (silu(W_gate x) ⊙ W_up x). Ranks divide the hidden
+// channels; the output is then a summand.
 #pragma once
 
 #include "core/param_set.h"
 #include "core/tape.h"
+#include "parallel/tensor_split.h"
 
 namespace lt2 {
 
 class FeedForward {
  public:
-  FeedForward(int64_t width, int64_t hidden, const ParamScope& scope);
+  FeedForward(int64_t width, int64_t hidden, const ParamScope& scope, const TensorSplit& split);
   // residual_ND, where there is one, is added to the result.
   Var Forward(Tape& tape, const Var& x_ND, const Var* residual_ND = nullptr);
   double FlopsPerToken() const;

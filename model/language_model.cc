@@ -16,6 +16,11 @@ namespace lt2 {
 
 namespace {
 
+// The tensor-parallel group, if there is anybody else in it.
+TensorShard* GroupOf(const ForwardOptions& options) {
+  return options.tensor != nullptr && options.tensor->size() > 1 ? options.tensor : nullptr;
+}
+
 // The mean of what is counted on all ranks that share the row.
 double MeanOf(double sum, double counted, ContextShard* shard) {
   std::array of_row = {sum, counted};
@@ -43,17 +48,21 @@ double MeanOf(const Tensor& sums, ContextShard* shard) {
 LanguageModel::LanguageModel(const ModelConfig& config, const TensorSplit& split)
     : config_(config),
       embed_(ParamScope(params_).Add("embed.weight", {config.vocab, config.width},
-                                     ProjectionInit(config.width))),
+                                     ProjectionInit(config.width), /*decay=*/true,
+                                     SplitRows(split.ranks))),
       stack_(std::make_unique<LoopedStack>(config, ParamScope(params_), split)) {
   const ParamScope root(params_);
   if (!config.tie_embeddings) {
-    head_ = &root.Add("head.weight", {config.vocab, config.width}, ProjectionInit(config.width));
+    head_ = &root.Add("head.weight", {config.vocab, config.width}, ProjectionInit(config.width),
+                      /*decay=*/true, SplitRows(split.ranks));
   }
   if (config.exit_gate) {
     CHECK_GE(config.loops, 2) << "an exit gate needs loops to choose among";
     const ParamScope gate = root.Sub("exit_gate");
-    gate_weight_ = &gate.Add("weight", {1, config.width}, ProjectionInit(config.width));
-    gate_bias_ = &gate.Add("bias", {1}, {.kind = Init::Kind::kZeros}, /*decay=*/false);
+    gate_weight_ = &gate.Add("weight", {1, config.width}, ProjectionInit(config.width),
+                             /*decay=*/true, BetweenLayers(split));
+    gate_bias_ =
+        &gate.Add("bias", {1}, {.kind = Init::Kind::kZeros}, /*decay=*/false, BetweenLayers(split));
   }
 }
 
@@ -77,8 +86,8 @@ std::vector<int> LanguageModel::UsesPerMicroBatch() const {
 }
 
 LanguageModel::Loss LanguageModel::Forward(Tape& tape, const Tensor& ids_N, const Tensor& targets_N,
-                                           const Documents& documents,
-                                           const ForwardOptions& options) {
+                                           const Documents& documents, ForwardOptions options) {
+  TensorShard* const tensor = options.tensor = GroupOf(options);
   LoopDiagnostics* diagnostics = options.diagnostics;
   if (diagnostics != nullptr) diagnostics->loss.assign(config_.loops, 0.0);
   if (options.before_params) options.before_params(1);  // the embedding
@@ -86,20 +95,20 @@ LanguageModel::Loss LanguageModel::Forward(Tape& tape, const Tensor& ids_N, cons
   const LoopedStack::Readout readout = [&](int64_t loop, const Var& h_ND) {
     Tape silent(tape.stream());
     silent.set_recording(false);
-    const Var normed = stack_->Normed(silent, silent.Input(h_ND.value));
-    const Tensor sums = HeadLoss(silent, normed, head_weight(), targets_N).value;
+    const Var normed = EnterLayer(silent, stack_->Normed(silent, silent.Input(h_ND.value)), tensor);
+    const Tensor sums = HeadLoss(silent, normed, head_weight(), targets_N, {.link = tensor}).value;
     if (!sums.on_meta()) diagnostics->loss[loop] = MeanOf(sums, options.shard);
   };
   const LoopedStack::Output out =
-      stack_->Forward(tape, Embedding(tape, ids_N, embed_), documents, options,
+      stack_->Forward(tape, Embedded(tape, ids_N, tensor), documents, options,
                       diagnostics != nullptr ? readout : nullptr);
   Loss loss{.sums = {}, .auxiliary = out.auxiliary_losses};
   if (options.z_loss) {
     loss.z_loss = *options.z_loss;
     loss.seed = SeedOfSums(tape.device(), loss.z_loss);
   }
-  loss.sums = HeadLoss(tape, stack_->Normed(tape, out.h_ND), head_weight(), targets_N,
-                       {.dsums = loss.seed});
+  loss.sums = HeadLoss(tape, EnterLayer(tape, stack_->Normed(tape, out.h_ND), tensor),
+                       head_weight(), targets_N, {.dsums = loss.seed, .link = tensor});
   return loss;
 }
 
@@ -109,22 +118,28 @@ LanguageModel::Loss LanguageModel::ForwardWithExits(Tape& tape, const Tensor& id
                                                     const Tensor& targets_N,
                                                     const Documents& documents,
                                                     const ForwardOptions& options) {
-  HeadLossOptions head;
+  TensorShard* const tensor = options.tensor;
+  HeadLossOptions head{.link = tensor};
   head.keep_at_most /= config_.loops;
   std::vector<Var> gates;
   std::vector<TokenLosses> losses;
   const LoopedStack::Readout readout = [&](int64_t loop, const Var& h_ND) {
     const Var normed = stack_->Normed(tape, h_ND);
-    if (loop + 1 < config_.loops) gates.push_back(Gate(tape, normed));
-    losses.push_back(HeadLossPerToken(tape, normed, head_weight(), targets_N, head));
+    if (loop + 1 < config_.loops) gates.push_back(GatherShares(tape, Gate(tape, normed), tensor));
+    losses.push_back(
+        HeadLossPerToken(tape, EnterLayer(tape, normed, tensor), head_weight(), targets_N, head));
     const Tensor& loss_N = losses.back().loss_N.value;
     if (options.diagnostics != nullptr && !loss_N.on_meta()) {
       options.diagnostics->loss[loop] = MeanOf(loss_N, targets_N, options.shard);
     }
   };
   const LoopedStack::Output out =
-      stack_->Forward(tape, Embedding(tape, ids_N, embed_), documents, options, readout);
+      stack_->Forward(tape, Embedded(tape, ids_N, tensor), documents, options, readout);
   return {.sums = ExitLoss(tape, gates, losses, targets_N), .auxiliary = out.auxiliary_losses};
+}
+
+Var LanguageModel::Embedded(Tape& tape, const Tensor& ids_N, TensorShard* tensor) {
+  return LeaveLayer(tape, Embedding(tape, ids_N, embed_), tensor);
 }
 
 Var LanguageModel::Gate(Tape& tape, const Var& normed_ND) {
@@ -186,20 +201,24 @@ LoopedStack::Readout LanguageModel::ExitReadout(Tape& tape, Tensor* leaving_ND) 
 }
 
 Tensor LanguageModel::Evaluate(Stream& stream, const Tensor& ids_N, const Tensor& targets_N,
-                               const Documents& documents, ContextShard* shard) {
+                               const Documents& documents, const ForwardOptions& options) {
   Tape tape(stream);
   tape.set_recording(false);
-  const Var hidden = tape.Input(Hidden(stream, ids_N, documents, {.shard = shard}));
-  return HeadLoss(tape, hidden, head_weight(), targets_N).value;
+  TensorShard* const tensor = GroupOf(options);
+  const Var hidden = tape.Input(Hidden(stream, ids_N, documents, options));
+  return HeadLoss(tape, EnterLayer(tape, hidden, tensor), head_weight(), targets_N,
+                  {.link = tensor})
+      .value;
 }
 
 Tensor LanguageModel::Hidden(Stream& stream, const Tensor& ids_N, const Documents& documents,
-                             const ForwardOptions& options) {
+                             ForwardOptions options) {
+  options.tensor = GroupOf(options);
   Tape tape(stream);
   tape.set_recording(false);
   Tensor leaving_ND;
   const Var h = stack_
-                    ->Forward(tape, Embedding(tape, ids_N, embed_), documents, options,
+                    ->Forward(tape, Embedded(tape, ids_N, options.tensor), documents, options,
                               ExitReadout(tape, &leaving_ND))
                     .h_ND;
   return leaving_ND.defined() ? leaving_ND : stack_->Normed(tape, h).value;

@@ -39,27 +39,27 @@ class LanguageModel {
     double z_loss = 0;
   };
   Loss Forward(Tape& tape, const Tensor& ids_N, const Tensor& targets_N, const Documents& documents,
-               const ForwardOptions& options = {});
+               ForwardOptions options = {});
   int64_t loss_sums() const;
   // What Backward starts from, for z_loss · lse² in the objective.
   std::vector<Tape::Seed> Seeds(const Loss& loss, double z_loss) const;
   // F64 [kHeadLossSums] of the logits that decoding gives, not recorded.
   Tensor Evaluate(Stream& stream, const Tensor& ids_N, const Tensor& targets_N,
-                  const Documents& documents, ContextShard* shard = nullptr);
+                  const Documents& documents, const ForwardOptions& options = {});
 
   // From here on Hidden, Evaluate and Step take of each token the first loop at which p_1 + … + p_t
   // reaches `threshold`, and the last one from 1 on, which is the default. Every loop runs all the
   // same: tokens to come read its caches. Below 1 the model must have an exit gate.
   void set_exit_threshold(double threshold);
 
-  // The normed output of the last loop [N, width], or of the loop a token leaves after; not
-  // recorded.
+  // The normed output of the last loop [N, width], or of the loop a token leaves after, as it lies
+  // between layers; not recorded.
   Tensor Hidden(Stream& stream, const Tensor& ids_N, const Documents& documents,
-                const ForwardOptions& options = {});
+                ForwardOptions options = {});
   // [N, vocab] from Hidden.
   Tensor Logits(Stream& stream, const Tensor& hidden_ND);
 
-  // Decoding. States are per (loop, layer), loop-major, zero at first.
+  // Decoding, on one rank. States are per (loop, layer), loop-major, zero at first.
   std::vector<MixerState> MakeStates(int64_t sequences, int64_t capacity, DType dtype,
                                      Device device) const;
   // One token for each sequence. Logits [B, vocab].
@@ -72,6 +72,8 @@ class LanguageModel {
  private:
   Param& head_weight() { return head_ != nullptr ? *head_ : embed_; }
   Tensor SeedOfSums(Device device, double z_loss) const;
+  // Token embeddings, as they lie between layers.
+  Var Embedded(Tape& tape, const Tensor& ids_N, TensorShard* tensor);
   // Gate logits [N, 1] from the normed output of a loop.
   Var Gate(Tape& tape, const Var& normed_ND);
   Loss ForwardWithExits(Tape& tape, const Tensor& ids_N, const Tensor& targets_N,

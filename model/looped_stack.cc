@@ -6,13 +6,21 @@
 #include "kernels/probe.h"
 #include "kernels/rms_norm.h"
 #include "kernels/squared_norm.h"
+#include "parallel/reduce_scalars.h"
 
 namespace lt2 {
 namespace {
 
-// Of all ranks that share the row of tokens, if there are any others.
-std::vector<double> SumOverRow(ContextShard* shard, std::vector<double> sums) {
-  if (shard != nullptr) shard->SumOverRow(sums);
+// Over the ranks that share the row of tokens: `of_tokens`, what is between layers, where these are
+// shared out; `of_heads` over those that hold other heads too. One after the other.
+std::vector<double> SumOverRanks(const ForwardOptions& options, std::vector<double> of_tokens,
+                                 const std::vector<double>& of_heads) {
+  TensorShard* const tensor = options.tensor;
+  std::vector<double> sums = of_heads;
+  if (tensor != nullptr && !of_heads.empty()) ReduceScalars(tensor->tp(), sums, {});
+  if (tensor != nullptr && tensor->sequence()) ReduceScalars(tensor->tp(), of_tokens, {});
+  sums.insert(sums.begin(), of_tokens.begin(), of_tokens.end());
+  if (options.shard != nullptr) options.shard->SumOverRow(sums);
   return sums;
 }
 
@@ -39,10 +47,10 @@ std::vector<std::unique_ptr<Block>> MakeBlocks(const ModelConfig& config, const 
   return blocks;
 }
 
-Param* MakeResidual(const ModelConfig& config, const ParamScope& root) {
+Param* MakeResidual(const ModelConfig& config, const ParamScope& root, const TensorSplit& split) {
   if (!config.loop_residual) return nullptr;
   return &root.AddElementwise("loop.residual", {config.loops, config.width},
-                              {.kind = Init::Kind::kZeros}, /*decay=*/false);
+                              {.kind = Init::Kind::kZeros}, /*decay=*/false, BetweenLayers(split));
 }
 
 }  // namespace
@@ -53,9 +61,9 @@ LoopedStack::LoopedStack(const ModelConfig& config, const ParamScope& root,
       loop_norm_(config.loop_norm),
       eps_(config.norm_eps),
       blocks_(MakeBlocks(config, root, split, &declared_)),
-      rho_(MakeResidual(config, root)),
+      rho_(MakeResidual(config, root, split)),
       norm_(root.Add("norm.weight", {config.width}, {.kind = Init::Kind::kOnes},
-                     /*decay=*/false)) {}
+                     /*decay=*/false, BetweenLayers(split))) {}
 
 Var LoopedStack::EndLoop(Tape& tape, const Var& h_ND, const Var& previous_ND, int64_t loop) {
   Var out = h_ND;
@@ -73,7 +81,7 @@ std::vector<Var> LoopedStack::RunLoop(Tape& tape, const Var& h_ND, int64_t loop,
   // Captured by value: a recomputed loop runs again in backward, when this call has returned.
   const auto before = loop == 0 ? options.before_params : nullptr;
   const auto blocks = [this, loop, &documents, before, recompute = options.recompute,
-                       states = options.states, shard = options.shard,
+                       states = options.states, shard = options.shard, tensor = options.tensor,
                        first_token_mass](Tape& t, std::span<const Var> in) -> std::vector<Var> {
     std::vector<Var> out = {in[0]};
     for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -82,11 +90,12 @@ std::vector<Var> LoopedStack::RunLoop(Tape& tape, const Var& h_ND, int64_t loop,
       MixerState* state = states == nullptr ? nullptr : &(*states)[loop * blocks_.size() + i];
       const MixerContext context{.documents = documents,
                                  .shard = shard,
+                                 .heads = tensor,
                                  .loop = loop,
                                  .state = state,
                                  .first_token_mass = first_token_mass};
-      const auto block = [this, i, context, recompute](Tape& t2, std::span<const Var> x) {
-        return blocks_[i]->Forward(t2, x[0], context, recompute);
+      const auto block = [this, i, context, tensor, recompute](Tape& t2, std::span<const Var> x) {
+        return blocks_[i]->Forward(t2, x[0], context, tensor, recompute);
       };
       const bool again =
           recompute == RecomputePolicy::kBlock || recompute == RecomputePolicy::kLoop;
@@ -121,14 +130,15 @@ LoopedStack::Output LoopedStack::Forward(Tape& tape, Var h_ND, const Documents& 
     output.auxiliary_losses.insert(output.auxiliary_losses.end(), out.begin() + 1, out.end());
     if (diagnostics != nullptr && !h_ND.value.on_meta()) {
       const std::vector<double> of_mass = mass.ToDoubles();
-      const std::vector<double> sums = SumOverRow(
-          options.shard, {SumOfSquares(tape.stream(), h_ND.value),
-                          static_cast<double>(h_ND.value.size()), of_mass[0], of_mass[1]});
+      const std::vector<double> sums = SumOverRanks(
+          options,
+          {SumOfSquares(tape.stream(), h_ND.value), static_cast<double>(h_ND.value.size())},
+          {of_mass[0], of_mass[1]});
       diagnostics->hidden_rms[loop] = std::sqrt(sums[0] / sums[1]);
       diagnostics->first_token_mass[loop] = sums[3] > 0 ? sums[2] / sums[3] : 0;
-      h_ND = Probe(tape, h_ND, [&tape, diagnostics, loop, shard = options.shard](const Tensor& dh) {
+      h_ND = Probe(tape, h_ND, [&tape, diagnostics, loop, options](const Tensor& dh) {
         diagnostics->gradient_norm[loop] =
-            std::sqrt(SumOverRow(shard, {SumOfSquares(tape.stream(), dh)})[0]);
+            std::sqrt(SumOverRanks(options, {SumOfSquares(tape.stream(), dh)}, {})[0]);
       });
     }
     if (readout) readout(loop, h_ND);

@@ -4,6 +4,8 @@
 //
 // No norm between loops, no state carried from one loop to the next. With `loop_norm` every loop
 // ends with the final norm (Ouro, arXiv 2510.25741): hₜ = RMSNorm(h̃ₜ + ρₜ ⊙ hₜ₋₁).
+//
+// Under tensor parallelism h is what lies between layers: a rank's share of the tokens, or all.
 #pragma once
 
 #include <functional>
@@ -37,7 +39,8 @@ struct ForwardOptions {
   std::function<void(int end)> before_params = {};
   // Not null: the tokens are this rank's part of a row (MixerContext::shard).
   ContextShard* shard = nullptr;
-  // Not null: other ranks hold the other parts of layers, as the model was told.
+  // Not null: other ranks hold the other parts of layers, as the model was told. A group of one is
+  // as none.
   TensorShard* tensor = nullptr;
   // Prefill: one state per (loop, layer), loop-major, to be filled.
   std::vector<MixerState>* states = nullptr;

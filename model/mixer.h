@@ -2,8 +2,9 @@
 //
 // A mixer is one folder under model/mixers/. It declares its parameters in its constructor,
 // computes a layer's output from the normed input, and says what a decoding step must remember. It
-// knows no rank, no communicator and no loop: the stack runs one mixer object T times per visit,
-// and keeps one MixerState per (layer, loop).
+// knows no communicator and no loop: the stack runs one mixer object T times per visit, and keeps
+// one MixerState per (layer, loop). Where ranks divide its heads it declares whole parameters and
+// how they are cut, and computes with the heads that it finds in them.
 #pragma once
 
 #include <optional>
@@ -25,6 +26,18 @@ struct MixerSite {
   ParamScope root;   // of the model, for a parameter that all layers of a kind share
   int64_t layer = 0, layers = 1;
   TensorSplit split = {};  // of heads: who else holds some
+
+  // Of a parameter whose rows, or columns, are those of one head after another.
+  ParamSplit Rows(int64_t heads) const { return SplitRows(split.Parts(heads)); }
+  ParamSplit Columns(int64_t heads) const { return SplitColumns(split.Parts(heads)); }
+};
+
+// Heads that ranks divide, by the name of their number: as many on every rank. Of keys and values
+// that serve several heads each the ranks may be a multiple: then some hold the same.
+struct HeadCount {
+  std::string name;  // "kv_heads"
+  int64_t heads = 0;
+  bool shared = false;
 };
 
 // One tensor that a decoding step carries from token to token.
@@ -42,7 +55,8 @@ struct MixerContext {
   // Not null: the N tokens are a part of a row that other ranks hold the rest of, and `documents`
   // its documents().
   ContextShard* shard = nullptr;
-  // Not null: other ranks hold the other heads. The output is this rank's summand.
+  // Not null: other ranks hold the other heads. The output is this rank's summand; an auxiliary
+  // loss is of all heads, its gradients here are summands.
   RankLink* heads = nullptr;
   int64_t loop = 0;  // of the model's loops, the first is 0
   // Prefill: each document is one sequence starting from nothing; Forward fills *state so that Step

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/param.h"
+
 namespace lt2 {
 
 struct TensorSplit {
@@ -17,5 +19,10 @@ struct TensorSplit {
   int64_t Parts(int64_t heads) const { return std::min<int64_t>(ranks, heads); }
   int64_t Here(int64_t heads) const { return heads / Parts(heads); }
 };
+
+// Of parameters that every rank holds and reads between layers.
+inline ParamSplit BetweenLayers(const TensorSplit& split) {
+  return {.whole_gradient = !split.sequence};
+}
 
 }  // namespace lt2

@@ -20,6 +20,17 @@
 #endif
 
 namespace lt2 {
+namespace {
+
+// A copy: a table notes what it was asked for, and ranks may be threads that share the config.
+ConfigTable OptionsOf(const std::string& kind, const ModelConfig& config) {
+  ConfigTable options;
+  const auto found = config.mixer_options.find(kind);
+  if (found != config.mixer_options.end()) options.MergeDefaults(found->second);
+  return options;
+}
+
+}  // namespace
 
 std::vector<std::string> MixerKinds() {
   return {
@@ -40,16 +51,23 @@ void CheckMixerOptions(const std::string& kind, const ModelConfig& config,
 
 std::unique_ptr<Mixer> MakeMixer(const std::string& kind, const ModelConfig& config,
                                  const MixerSite& site) {
-  const auto found = config.mixer_options.find(kind);
-  // A copy: a table notes what it was asked for, and ranks may be threads that share the config.
-  ConfigTable options;
-  if (found != config.mixer_options.end()) options.MergeDefaults(found->second);
+  const ConfigTable options = OptionsOf(kind, config);
 #define MIXER(name, Class) \
   if (kind == #name) return std::make_unique<Class>(Class::ReadOptions(config, options), site);
 #include LT2_MIXERS
 #undef MIXER
   CHECK(false) << "unknown mixer " << kind;
   return nullptr;
+}
+
+std::vector<HeadCount> HeadCountsOf(const std::string& kind, const ModelConfig& config) {
+  const ConfigTable options = OptionsOf(kind, config);
+#define MIXER(name, Class) \
+  if (kind == #name) return Class::HeadCounts(Class::ReadOptions(config, options));
+#include LT2_MIXERS
+#undef MIXER
+  CHECK(false) << "unknown mixer " << kind;
+  return {};
 }
 
 ForeignTable ForeignNamesOf(const std::string& kind) {

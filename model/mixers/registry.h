@@ -22,6 +22,9 @@ void CheckMixerOptions(const std::string& kind, const ModelConfig& config,
 std::unique_ptr<Mixer> MakeMixer(const std::string& kind, const ModelConfig& config,
                                  const MixerSite& site);
 
+// The heads of a kind that ranks divide.
+std::vector<HeadCount> HeadCountsOf(const std::string& kind, const ModelConfig& config);
+
 // The import table of a kind.
 ForeignTable ForeignNamesOf(const std::string& kind);
 

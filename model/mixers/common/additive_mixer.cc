@@ -5,8 +5,8 @@
 #include "core/config_range.h"
 #include "kernels/gated_rms_norm.h"
 #include "kernels/linear.h"
-#include "kernels/repeat_heads.h"
 #include "model/init.h"
+#include "model/mixers/common/by_heads.h"
 
 namespace lt2 {
 namespace {
@@ -32,12 +32,17 @@ AdditiveMixer::Options AdditiveMixer::ReadCommon(const ModelConfig& config,
   return o;
 }
 
+std::vector<HeadCount> AdditiveMixer::HeadCounts(const Options& o) {
+  return {{"heads", o.head.heads}, {"kv_heads", o.head.kv_heads, /*shared=*/true}};
+}
+
 AdditiveMixer::AdditiveMixer(const Options& o, const MixerSite& site, bool norm)
     : options_(o),
-      q_(site.scope, "q", o.head.heads * o.head.k, o.width, ConvOf(o)),
-      k_(site.scope, "k", o.head.kv_heads * o.head.k, o.width, ConvOf(o)),
-      v_(site.scope, "v", o.head.kv_heads * o.head.v, o.width, ConvOf(o)),
-      o_proj_(site.scope.Add("o_proj.weight", {o.width, values()}, ProjectionInit(o.width))) {
+      q_(site, "q", o.head.heads, o.head.k, o.width, ConvOf(o)),
+      k_(site, "k", o.head.kv_heads, o.head.k, o.width, ConvOf(o)),
+      v_(site, "v", o.head.kv_heads, o.head.v, o.width, ConvOf(o)),
+      o_proj_(site.scope.Add("o_proj.weight", {o.width, values()}, ProjectionInit(o.width),
+                             /*decay=*/true, site.Columns(o.head.heads))) {
   if (!norm) return;
   o_norm_ = &site.scope.Add("o_norm.weight", {o.head.v}, {.kind = Init::Kind::kOnes},
                             /*decay=*/false);
@@ -46,24 +51,19 @@ AdditiveMixer::AdditiveMixer(const Options& o, const MixerSite& site, bool norm)
 AdditiveMixer::Heads AdditiveMixer::Project(Tape& tape, const Var& x_ND,
                                             const RecurrentRun& run) const {
   const auto heads = [&](const Convolved& part, int64_t width, State tail) {
-    const Var x = part(tape, x_ND, run, /*silu=*/true, tail);
-    return Reshape(x, {x_ND.value.dim(0), part.channels() / width, width});
+    return ByHeads(part(tape, x_ND, run, /*silu=*/true, tail), width);
   };
   return {.q = heads(q_, options_.head.k, kQueryTail),
           .k = heads(k_, options_.head.k, kKeyTail),
           .v = heads(v_, options_.head.v, kValueTail)};
 }
 
-Var AdditiveMixer::ForEachQuery(Tape& tape, const Var& x_NHK) const {
-  return RepeatHeads(tape, x_NHK, options_.head.heads);
-}
-
 Var AdditiveMixer::SwishGated(Tape& tape, const Var& o_NHV, const Var& x_ND, Param& g_proj) const {
   const Var gate = Linear(tape, x_ND, g_proj);
-  return Linear(tape,
-                GatedRmsNorm(tape, Reshape(o_NHV, gate.shape()), gate, *o_norm_, options_.norm_eps,
-                             GateKind::kSwish),
-                o_proj_);
+  return Linear(
+      tape,
+      GatedRmsNorm(tape, FlatHeads(o_NHV), gate, *o_norm_, options_.norm_eps, GateKind::kSwish),
+      o_proj_);
 }
 
 double AdditiveMixer::scale() const { return 1 / std::sqrt(static_cast<double>(options_.head.k)); }

@@ -6,6 +6,7 @@
 //   y = W_o of a norm of o
 #pragma once
 
+#include "kernels/repeat_heads.h"
 #include "model/config.h"
 #include "model/mixers/common/convolved.h"
 #include "model/mixers/common/head_widths.h"
@@ -21,6 +22,7 @@ class AdditiveMixer : public RecurrentMixer {
     bool conv;
     double norm_eps;
   };
+  static std::vector<HeadCount> HeadCounts(const Options& options);
   std::vector<StateEntry> StateSpec(int64_t sequences, int64_t capacity, DType dtype) const final;
   double FlopsPerToken(int64_t sequence) const final;
 
@@ -33,7 +35,9 @@ class AdditiveMixer : public RecurrentMixer {
   };
   Heads Project(Tape& tape, const Var& x_ND, const RecurrentRun& run) const;
   // Heads of k or v, or of what is computed from them, for each head of q.
-  Var ForEachQuery(Tape& tape, const Var& x_NHK) const;
+  static Var ForEachQuery(Tape& tape, const Var& x_NHK, const Heads& heads) {
+    return RepeatHeads(tape, x_NHK, heads.q.value.dim(1));
+  }
   // W_o (RMSNorm_{d_v}(o) ⊙ silu(W_g u)): retnet and gla.
   Var SwishGated(Tape& tape, const Var& o_NHV, const Var& x_ND, Param& g_proj) const;
   // Of what the mixer computes beyond q, k, v, the scan and W_o, per token.

@@ -5,16 +5,18 @@
 
 namespace lt2 {
 
-Convolved::Convolved(const ParamScope& scope, const std::string& name, int64_t channels,
-                     int64_t width, Conv conv)
+Convolved::Convolved(const MixerSite& site, const std::string& name, int64_t heads,
+                     int64_t head_dim, int64_t width, Conv conv)
     : name_(name),
-      proj_(scope.Add(name + "_proj.weight", {channels, width}, ProjectionInit(width))) {
+      proj_(site.scope.Add(name + "_proj.weight", {heads * head_dim, width}, ProjectionInit(width),
+                           /*decay=*/true, site.Rows(heads))) {
   if (conv == Conv::kNone) return;
-  conv_ = &scope.AddElementwise(name + "_conv1d.weight", {channels, kConvWidth},
-                                {.kind = Init::Kind::kUniform, .a = -0.5, .b = 0.5});
+  conv_ = &site.scope.AddElementwise(name + "_conv1d.weight", {channels(), kConvWidth},
+                                     {.kind = Init::Kind::kUniform, .a = -0.5, .b = 0.5},
+                                     /*decay=*/true, site.Rows(heads));
   if (conv == Conv::kPlain) return;
-  bias_ = &scope.Add(name + "_conv1d.bias", {channels}, {.kind = Init::Kind::kZeros},
-                     /*decay=*/false);
+  bias_ = &site.scope.Add(name + "_conv1d.bias", {channels()}, {.kind = Init::Kind::kZeros},
+                          /*decay=*/false, site.Rows(heads));
 }
 
 Var Convolved::Project(Tape& tape, const Var& x_ND) const { return Linear(tape, x_ND, proj_); }

@@ -15,9 +15,10 @@ inline constexpr int64_t kConvWidth = 4;
 class Convolved {
  public:
   enum class Conv { kNone, kPlain, kBiased };
-  // <name>_proj.weight [channels, width], <name>_conv1d.weight and, of a biased one, .bias.
-  Convolved(const ParamScope& scope, const std::string& name, int64_t channels, int64_t width,
-            Conv conv);
+  // <name>_proj.weight [channels, width], <name>_conv1d.weight and, of a biased one, .bias; the
+  // channels are those of `heads` heads of head_dim.
+  Convolved(const MixerSite& site, const std::string& name, int64_t heads, int64_t head_dim,
+            int64_t width, Conv conv);
 
   // [N, width] -> [N, channels]; silu: behind the convolution alone. entry: of its tail.
   Var operator()(Tape& tape, const Var& x_ND, const RecurrentRun& run, bool silu, int entry) const;
@@ -27,8 +28,8 @@ class Convolved {
   Param* filter() const { return conv_; }
   // Adds the tail that a decoding step carries.
   void AddState(int64_t sequences, DType dtype, std::vector<StateEntry>* spec) const;
-  double flops() const;  // per token
-  int64_t channels() const { return proj_.spec.shape[0]; }
+  double flops() const;                                     // per token
+  int64_t channels() const { return proj_.spec.shape[0]; }  // of all heads
 
  private:
   const std::string name_;

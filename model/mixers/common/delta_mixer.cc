@@ -11,6 +11,7 @@
 #include "kernels/narrow_linear.h"
 #include "kernels/rms_norm.h"
 #include "model/init.h"
+#include "model/mixers/common/by_heads.h"
 #include "model/mixers/common/head_widths.h"
 
 namespace lt2 {
@@ -52,18 +53,24 @@ void DeltaMixer::ReadHeadShape(const ConfigTable& table, int64_t head_dim, doubl
   o->v_dim = ReadHeadWidth(table, "expand_v", expand_v, o->head_dim, /*heads=*/1);
 }
 
+std::vector<HeadCount> DeltaMixer::HeadCounts(const Options& options) {
+  return {{"v_heads", options.v_heads}, {"heads", options.heads, /*shared=*/true}};
+}
+
 DeltaMixer::DeltaMixer(const Options& options, const MixerSite& site)
     : options_(options),
       o_norm_(site.scope.Add("o_norm.weight", {options.v_dim}, {.kind = Init::Kind::kOnes},
                              /*decay=*/false)),
       scale_(1 / std::sqrt(static_cast<double>(options.head_dim))),
-      q_(site.scope, "q", key_width(), options.width, ConvOf(options)),
-      k_(site.scope, "k", key_width(), options.width, ConvOf(options)),
-      v_(site.scope, "v", value_width(), options.width, ConvOf(options)),
+      q_(site, "q", options.heads, options.head_dim, options.width, ConvOf(options)),
+      k_(site, "k", options.heads, options.head_dim, options.width, ConvOf(options)),
+      v_(site, "v", options.v_heads, options.v_dim, options.width, ConvOf(options)),
       b_proj_(site.scope.Add("b_proj.weight", {options.v_heads, options.width},
-                             ProjectionInit(options.width))),
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Rows(options.v_heads))),
       o_proj_(site.scope.Add("o_proj.weight", {options.width, value_width()},
-                             ProjectionInit(options.width))) {}
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Columns(options.v_heads))) {}
 
 DeltaMixer::Gates DeltaMixer::MakeGates(Tape& tape, const Var& x_ND) {
   std::vector<Param*> weights = {&b_proj_};
@@ -75,9 +82,8 @@ DeltaMixer::Gates DeltaMixer::MakeGates(Tape& tape, const Var& x_ND) {
 }
 
 Var DeltaMixer::SwishGatedNorm(Tape& tape, const Var& o_NGV, const Var& x_ND, Param* g_proj) {
-  const Shape flat = {o_NGV.value.dim(0), value_width()};
-  if (g_proj == nullptr) return Reshape(RmsNorm(tape, o_NGV, o_norm_, options_.norm_eps), flat);
-  return GatedRmsNorm(tape, Reshape(o_NGV, flat), Linear(tape, x_ND, *g_proj), o_norm_,
+  if (g_proj == nullptr) return FlatHeads(RmsNorm(tape, o_NGV, o_norm_, options_.norm_eps));
+  return GatedRmsNorm(tape, FlatHeads(o_NGV), Linear(tape, x_ND, *g_proj), o_norm_,
                       options_.norm_eps, GateKind::kSwish);
 }
 
@@ -96,20 +102,17 @@ std::array<Var, kQkv> DeltaMixer::QueriesKeysValues(Tape& tape, const Var& x_ND,
 }
 
 Var DeltaMixer::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
-  const int64_t tokens = x_ND.value.dim(0);
-  const Shape keys = {tokens, options_.heads, options_.head_dim};
   const auto [q, k, v] = QueriesKeysValues(tape, x_ND, run);
   const Gates gates = MakeGates(tape, x_ND);
-  const Var o =
-      run.Scan(tape,
-               ScanDeltaInputs{.q_NHK = Reshape(q, keys),
-                               .k_NHK = Reshape(k, keys),
-                               .v_NGV = Reshape(v, {tokens, options_.v_heads, options_.v_dim}),
-                               .g_NG = gates.decay.g_NG,
-                               .g_NGK = gates.decay.g_NGK,
-                               .beta_NG = gates.beta_NG,
-                               .initial_state_DGKV = {}},
-               scale_, kScanState);
+  const Var o = run.Scan(tape,
+                         ScanDeltaInputs{.q_NHK = ByHeads(q, options_.head_dim),
+                                         .k_NHK = ByHeads(k, options_.head_dim),
+                                         .v_NGV = ByHeads(v, options_.v_dim),
+                                         .g_NG = gates.decay.g_NG,
+                                         .g_NGK = gates.decay.g_NGK,
+                                         .beta_NG = gates.beta_NG,
+                                         .initial_state_DGKV = {}},
+                         scale_, kScanState);
   return Linear(tape, GatedOutput(tape, o, x_ND), o_proj_);
 }
 

@@ -24,6 +24,7 @@ class DeltaMixer : public RecurrentMixer {
     double norm_eps;
   };
 
+  static std::vector<HeadCount> HeadCounts(const Options& options);
   std::vector<StateEntry> StateSpec(int64_t sequences, int64_t capacity, DType dtype) const final;
   double FlopsPerToken(int64_t sequence) const final;
 
@@ -39,7 +40,7 @@ class DeltaMixer : public RecurrentMixer {
   virtual LogDecay Decay(Tape& tape, const Var& x_ND, const Var& a_NG) = 0;
   // A weight [v_heads, width] that projects together with W_b; null: the decay needs none.
   virtual Param* DecayProjection() { return nullptr; }
-  // From the scan's output [N, v_heads, v_dim] to what W_o sees, [N, value_width()].
+  // From the scan's output [N, v_heads, v_dim] to what W_o sees, [N, v_heads · v_dim].
   virtual Var GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) = 0;
   // Of what the functions above project, per token.
   virtual double GateFlops() const = 0;

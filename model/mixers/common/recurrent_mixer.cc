@@ -1,7 +1,9 @@
 #include "model/mixers/common/recurrent_mixer.h"
 
 #include "kernels/l2_norm.h"
+#include "kernels/rms_norm.h"
 #include "kernels/short_conv.h"
+#include "kernels/split_rms_norm.h"
 #include "parallel/token_exchange.h"
 
 namespace lt2 {
@@ -122,6 +124,15 @@ std::array<Var, kQkv> RecurrentRun::Conv(Tape& tape, const std::array<Var, kQkv>
     return Conv(tape, x_NC[p], *w_CW[p], nullptr, /*silu=*/true, first_entry + p);
   };
   return {L2Norm(tape, step(0), head_dim, eps), L2Norm(tape, step(1), head_dim, eps), step(2)};
+}
+
+Var RecurrentRun::Normed(Tape& tape, const Var& x_NC, Param& w_C, double eps,
+                         int64_t groups) const {
+  const int ranks = heads_ != nullptr ? heads_->size() : 1;
+  if (groups < ranks) {
+    return SplitRmsNorm(tape, x_NC, w_C, eps, *heads_, static_cast<int>(ranks / groups));
+  }
+  return RmsNorm(tape, x_NC, w_C, eps, x_NC.value.dim(1) / (groups / ranks));
 }
 
 MixerOutput RecurrentMixer::Forward(Tape& tape, const Var& x_ND, const MixerContext& context) {

@@ -18,6 +18,7 @@ class RecurrentRun {
   explicit RecurrentRun(const MixerContext& context)
       : documents_(&context.documents),
         shard_(context.shard),
+        heads_(context.heads),
         state_(context.state),
         positions_(context.documents.whole_positions()) {}
   RecurrentRun(MixerState& state, const StepContext& context)
@@ -25,6 +26,10 @@ class RecurrentRun {
 
   // I32 [N]: where each token stands in its document.
   const Tensor& positions() const { return positions_; }
+  // The place among all of the first of `here` heads, which are as many on every rank.
+  int64_t FirstHead(int64_t here) const { return heads_ != nullptr ? heads_->rank() * here : 0; }
+  // x [N, channels of the heads here], normed in `groups` groups of the channels of all heads.
+  Var Normed(Tape& tape, const Var& x_NC, Param& w_C, double eps, int64_t groups = 1) const;
   // Each from the empty state, or one token on from the remembered one.
   Var Scan(Tape& tape, const ScanAdditiveInputs& in, double scale, int entry) const;
   Var Scan(Tape& tape, const ScanDeltaInputs& in, double scale, int entry) const;
@@ -48,6 +53,7 @@ class RecurrentRun {
 
   const Documents* documents_ = nullptr;  // null: one token per sequence
   ContextShard* shard_ = nullptr;         // null: all tokens are here
+  RankLink* heads_ = nullptr;             // null: all heads are here
   MixerState* state_;                     // null: nothing is remembered
   Tensor positions_;
 };

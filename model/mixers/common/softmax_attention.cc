@@ -11,6 +11,7 @@
 #include "kernels/linear.h"
 #include "kernels/rms_norm.h"
 #include "model/init.h"
+#include "model/mixers/common/by_heads.h"
 #include "model/mixers/common/fill_cache.h"
 #include "model/mixers/common/seen_tokens.h"
 #include "parallel/token_exchange.h"
@@ -63,20 +64,28 @@ SoftmaxAttention::Options SoftmaxAttention::Read(const ModelConfig& config,
   return options;
 }
 
+std::vector<HeadCount> SoftmaxAttention::HeadCounts(const Options& options) {
+  return {{"heads", options.heads}, {"kv_heads", options.kv_heads, /*shared=*/true}};
+}
+
 SoftmaxAttention::SoftmaxAttention(const Options& options, const MixerSite& site)
     : options_(options),
       q_proj_(site.scope.Add("q_proj.weight", {options.heads * options.head_dim, options.width},
-                             ProjectionInit(options.width))),
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Rows(options.heads))),
       k_proj_(site.scope.Add("k_proj.weight", {options.kv_heads * options.head_dim, options.width},
-                             ProjectionInit(options.width))),
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Rows(options.kv_heads))),
       v_proj_(site.scope.Add("v_proj.weight", {options.kv_heads * options.head_dim, options.width},
-                             ProjectionInit(options.width))),
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Rows(options.kv_heads))),
       o_proj_(site.scope.Add("o_proj.weight", {options.width, options.heads * options.head_dim},
-                             ProjectionInit(options.width))) {
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Columns(options.heads))) {
   if (options.gate) {
     gate_proj_ =
         &site.scope.Add("gate_proj.weight", {options.heads * options.head_dim, options.width},
-                        {.kind = Init::Kind::kZeros});
+                        {.kind = Init::Kind::kZeros}, /*decay=*/true, site.Rows(options.heads));
   }
   if (options.qk_norm) {
     q_norm_ =
@@ -92,10 +101,9 @@ AttentionOptions SoftmaxAttention::OptionsOfLoop(int64_t loop) const {
           .window = windows.size() == 1 ? windows[0] : windows.at(loop)};
 }
 
-Var SoftmaxAttention::RotatedHeads(Tape& tape, const Var& x_NC, int64_t heads, Param* norm,
+Var SoftmaxAttention::RotatedHeads(Tape& tape, const Var& x_NC, Param* norm,
                                    const Tensor& positions_N) const {
-  const int64_t tokens = x_NC.value.dim(0);
-  Var x = Reshape(x_NC, {tokens, heads, options_.head_dim});
+  Var x = ByHeads(x_NC, options_.head_dim);
   if (norm != nullptr) x = RmsNorm(tape, x, *norm, options_.norm_eps);
   return Rope(tape, x, positions_N, options_.rope);
 }
@@ -103,11 +111,9 @@ Var SoftmaxAttention::RotatedHeads(Tape& tape, const Var& x_NC, int64_t heads, P
 MixerOutput SoftmaxAttention::Forward(Tape& tape, const Var& x_ND, const MixerContext& context) {
   const Documents& documents = context.documents;
   const Tensor& positions = documents.whole_positions();
-  const int64_t tokens = documents.tokens();
-  const int64_t heads = options_.heads, kv_heads = options_.kv_heads, dim = options_.head_dim;
-  const Var q = RotatedHeads(tape, Linear(tape, x_ND, q_proj_), heads, q_norm_, positions);
-  Var k = RotatedHeads(tape, Linear(tape, x_ND, k_proj_), kv_heads, k_norm_, positions);
-  Var v = Reshape(Linear(tape, x_ND, v_proj_), {tokens, kv_heads, dim});
+  const Var q = RotatedHeads(tape, Linear(tape, x_ND, q_proj_), q_norm_, positions);
+  Var k = RotatedHeads(tape, Linear(tape, x_ND, k_proj_), k_norm_, positions);
+  Var v = ByHeads(Linear(tape, x_ND, v_proj_), options_.head_dim);
   if (context.state != nullptr) {
     FillCache(k.value, documents, 1, (*context.state)[0]);
     FillCache(v.value, documents, 1, (*context.state)[1]);
@@ -139,7 +145,7 @@ MixerOutput SoftmaxAttention::Forward(Tape& tape, const Var& x_ND, const MixerCo
   } else {
     o = attend(q, seen);
   }
-  o = Reshape(o, {tokens, heads * dim});
+  o = FlatHeads(o);
   if (gate_proj_ != nullptr) o = SigmoidGate(tape, o, Linear(tape, x_ND, *gate_proj_));
   return {.y_ND = Linear(tape, o, o_proj_)};
 }
@@ -148,26 +154,23 @@ Tensor SoftmaxAttention::Step(Stream& stream, const Tensor& x_BD, MixerState& st
                               const StepContext& context) {
   Tape tape(stream);
   tape.set_recording(false);
-  const int64_t batch = x_BD.dim(0);
-  const int64_t heads = options_.heads, kv_heads = options_.kv_heads, dim = options_.head_dim;
   const Var x = tape.Input(x_BD);
-  const Var q = RotatedHeads(tape, Linear(tape, x, q_proj_), heads, q_norm_, context.positions_B);
-  const Var k =
-      RotatedHeads(tape, Linear(tape, x, k_proj_), kv_heads, k_norm_, context.positions_B);
+  const Var q = RotatedHeads(tape, Linear(tape, x, q_proj_), q_norm_, context.positions_B);
+  const Var k = RotatedHeads(tape, Linear(tape, x, k_proj_), k_norm_, context.positions_B);
   const Var v = Linear(tape, x, v_proj_);
   for (int i = 0; i < 2; ++i) {
     CacheAppend(stream, {.x_BC = i == 0 ? k.value : v.value,
                          .positions_B = context.positions_B,
                          .cache_BSC = state[i]});
   }
-  Tensor o_BHD = Tensor::Empty({batch, heads, dim}, x_BD.dtype(), x_BD.device());
+  const Tensor o_BHD = Tensor::Empty(q.shape(), x_BD.dtype(), x_BD.device());
   AttentionStep(stream, {.q_BHD = q.value,
                          .k_BSGD = state[0],
                          .v_BSGE = state[1],
                          .lengths_B = context.lengths_B,
                          .o_BHE = o_BHD,
                          .options = OptionsOfLoop(context.loop)});
-  Var o = tape.Input(o_BHD.Reshape({batch, heads * dim}));
+  Var o = FlatHeads(tape.Input(o_BHD));
   if (gate_proj_ != nullptr) o = SigmoidGate(tape, o, Linear(tape, x, *gate_proj_));
   return Linear(tape, o, o_proj_).value;
 }

@@ -27,6 +27,7 @@ class SoftmaxAttention : public Mixer {
     RopeOptions rope;
   };
   static ForeignTable ForeignNames();
+  static std::vector<HeadCount> HeadCounts(const Options& options);
 
   SoftmaxAttention(const Options& options, const MixerSite& site);
   MixerOutput Forward(Tape& tape, const Var& x_ND, const MixerContext& context) override;
@@ -45,8 +46,7 @@ class SoftmaxAttention : public Mixer {
  private:
   AttentionOptions OptionsOfLoop(int64_t loop) const;
   // Normed (optionally) and rotated heads [N, heads, head_dim] of a projection.
-  Var RotatedHeads(Tape& tape, const Var& x_NC, int64_t heads, Param* norm,
-                   const Tensor& positions_N) const;
+  Var RotatedHeads(Tape& tape, const Var& x_NC, Param* norm, const Tensor& positions_N) const;
 
   const Options options_;
   Param &q_proj_, &k_proj_, &v_proj_, &o_proj_;

@@ -15,8 +15,9 @@ DeltaMixer::Options DeltaNet::ReadOptions(const ModelConfig& config, const Confi
 
 DeltaNet::DeltaNet(const Options& options, const MixerSite& site) : DeltaMixer(options, site) {
   if (options.gate) {
-    g_proj_ = &site.scope.Add("g_proj.weight", {value_width(), options.width},
-                              ProjectionInit(options.width));
+    g_proj_ =
+        &site.scope.Add("g_proj.weight", {value_width(), options.width},
+                        ProjectionInit(options.width), /*decay=*/true, site.Rows(options.v_heads));
   }
 }
 

@@ -15,6 +15,7 @@
 #include "kernels/linear.h"
 #include "kernels/selected_attention.h"
 #include "model/init.h"
+#include "model/mixers/common/by_heads.h"
 #include "model/mixers/common/fill_cache.h"
 #include "model/mixers/common/seen_tokens.h"
 
@@ -97,11 +98,13 @@ DeepSeekSparseAttention::Options DeepSeekSparseAttention::ReadOptions(const Mode
 DeepSeekSparseAttention::DeepSeekSparseAttention(const Options& options, const MixerSite& site)
     : options_(options),
       q_proj_(site.scope.Add("q_proj.weight", {options.heads * options.latent(), options.width},
-                             ProjectionInit(options.width))),
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Rows(options.heads))),
       kv_proj_(site.scope.Add("kv_proj.weight", {options.latent(), options.width},
                               ProjectionInit(options.width))),
       o_proj_(site.scope.Add("o_proj.weight", {options.width, options.heads * options.value_dim},
-                             ProjectionInit(options.width))),
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Columns(options.heads))),
       // Decay would change what nothing trains.
       index_q_(site.scope.Add("q_score_proj.weight",
                               {options.index_heads * options.index_dim, options.width},
@@ -136,14 +139,14 @@ DeepSeekSparseAttention::Index DeepSeekSparseAttention::IndexOf(Tape& tape, cons
 MixerOutput DeepSeekSparseAttention::Forward(Tape& tape, const Var& x_ND,
                                              const MixerContext& context) {
   const Documents& documents = context.documents;
-  const int64_t N = documents.tokens(), H = options_.heads, D = options_.latent();
+  const int64_t N = documents.tokens(), D = options_.latent();
   const bool trains = !options_.as_released && tape.saves();
   Tape silent(tape.stream());
   silent.set_recording(false);
   Tape& index_tape = trains ? tape : silent;
   Index index = IndexOf(index_tape, tape.Input(x_ND.value));
-  const Var q = Reshape(Linear(tape, x_ND, q_proj_), {N, H, D});
-  Var kv = Reshape(Linear(tape, x_ND, kv_proj_), {N, 1, D});
+  const Var q = ByHeads(Linear(tape, x_ND, q_proj_), D);
+  Var kv = ByHeads(Linear(tape, x_ND, kv_proj_), D);
   if (context.state != nullptr) {
     FillCache(kv.value, documents, 1, (*context.state)[0]);
     FillCache(index.b_NC.value, documents, 1, (*context.state)[1]);
@@ -157,7 +160,7 @@ MixerOutput DeepSeekSparseAttention::Forward(Tape& tape, const Var& x_ND,
   const Var o =
       SelectedAttention(tape, q, kv, LeadingChannels(tape, kv, options_.value_dim),
                         keys_NS.Reshape({N, 1, selected}), {.scale = scale()}, seen, &lse_NH);
-  MixerOutput out{.y_ND = Linear(tape, Reshape(o, {N, H * options_.value_dim}), o_proj_)};
+  MixerOutput out{.y_ND = Linear(tape, FlatHeads(o), o_proj_)};
   if (options_.as_released) out.y_ND = Untrained(tape, out.y_ND, {&index_q_, &index_k_});
   if (trains) {
     out.auxiliary_loss = IndexerLoss(tape, index.a_NJC, index.b_NC, index.w_NJ,
@@ -167,7 +170,7 @@ MixerOutput DeepSeekSparseAttention::Forward(Tape& tape, const Var& x_ND,
                                       .keys_NS = keys_NS,
                                       .scale = scale(),
                                       .documents = seen},
-                                     options_.index_loss);
+                                     options_.index_loss, context.heads);
   }
   return out;
 }

@@ -11,7 +11,8 @@
 // The indexer learns from a loss of its own alone, that its scores predict where the heads look
 // (kernels/indexer_loss.h): its input is cut off from the model, which learns from the language
 // model's loss alone. as_released is what LT2's code runs: scores are the mean over heads of a · b,
-// no norm, and the indexer stays as it was initialised.
+// no norm, and the indexer stays as it was initialised. Ranks that divide the heads all choose the
+// keys, and hold all of the latent and of the indexer.
 #pragma once
 
 #include "core/config.h"
@@ -39,6 +40,9 @@ class DeepSeekSparseAttention : public Mixer {
   // 1, as_released = false. At head_dim 128 these are LT2's sizes, 512 + 64 and 64.
   static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
   static ForeignTable ForeignNames();
+  static std::vector<HeadCount> HeadCounts(const Options& options) {
+    return {{"heads", options.heads}};
+  }
 
   DeepSeekSparseAttention(const Options& options, const MixerSite& site);
   MixerOutput Forward(Tape& tape, const Var& x_ND, const MixerContext& context) override;

@@ -17,16 +17,18 @@ DeltaMixer::Options GatedDeltaNet::ReadOptions(const ModelConfig& config,
 GatedDeltaNet::GatedDeltaNet(const Options& options, const MixerSite& site)
     : DeltaMixer(options, site),
       a_proj_(site.scope.Add("a_proj.weight", {options.v_heads, options.width},
-                             ProjectionInit(options.width))),
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Rows(options.v_heads))),
       A_log_(site.scope.Add("A_log", {options.v_heads},
                             {.kind = Init::Kind::kLogUniform, .a = 0.01, .b = 16},
-                            /*decay=*/false)),
+                            /*decay=*/false, site.Rows(options.v_heads))),
       dt_bias_(site.scope.Add("dt_bias", {options.v_heads},
                               {.kind = Init::Kind::kInverseSoftplusLogUniform, .a = 1e-3, .b = 0.1},
-                              /*decay=*/false)) {
+                              /*decay=*/false, site.Rows(options.v_heads))) {
   if (options.gate) {
-    g_proj_ = &site.scope.Add("g_proj.weight", {value_width(), options.width},
-                              ProjectionInit(options.width));
+    g_proj_ =
+        &site.scope.Add("g_proj.weight", {value_width(), options.width},
+                        ProjectionInit(options.width), /*decay=*/true, site.Rows(options.v_heads));
   }
 }
 

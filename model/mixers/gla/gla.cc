@@ -5,6 +5,7 @@
 #include "kernels/add_bias.h"
 #include "kernels/linear.h"
 #include "model/init.h"
+#include "model/mixers/common/by_heads.h"
 
 namespace lt2 {
 
@@ -20,24 +21,26 @@ GatedLinearAttention::GatedLinearAttention(const Options& options, const MixerSi
     : AdditiveMixer(options, site),
       gate_divisor_(options.gate_divisor),
       g_proj_(site.scope.Add("g_proj.weight", {values(), options.width},
-                             ProjectionInit(options.width))),
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Rows(options.head.heads))),
       gate_down_(site.scope.Add("gk_proj.0.weight", {options.gate_rank, options.width},
                                 ProjectionInit(options.width))),
       gate_up_(site.scope.Add("gk_proj.1.weight", {k_.channels(), options.gate_rank},
-                              ProjectionInit(options.width))),
+                              ProjectionInit(options.width), /*decay=*/true,
+                              site.Rows(options.head.kv_heads))),
       gate_bias_(site.scope.Add("gk_proj.1.bias", {k_.channels()}, {.kind = Init::Kind::kZeros},
-                                /*decay=*/false)) {}
+                                /*decay=*/false, site.Rows(options.head.kv_heads))) {}
 
 Var GatedLinearAttention::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
   const Heads heads = Project(tape, x_ND, run);
   const Var logits =
       AddBias(tape, Linear(tape, Linear(tape, x_ND, gate_down_), gate_up_), gate_bias_);
-  const Var g = Reshape(LogSigmoid(tape, logits, 1 / gate_divisor_), heads.k.shape());
+  const Var g = ByHeads(LogSigmoid(tape, logits, 1 / gate_divisor_), options_.head.k);
   const Var o = run.Scan(tape,
                          ScanAdditiveInputs{.q_NHK = heads.q,
-                                            .k_NHK = ForEachQuery(tape, heads.k),
-                                            .v_NGV = ForEachQuery(tape, heads.v),
-                                            .g_NGK = ForEachQuery(tape, g)},
+                                            .k_NHK = ForEachQuery(tape, heads.k, heads),
+                                            .v_NGV = ForEachQuery(tape, heads.v, heads),
+                                            .g_NGK = ForEachQuery(tape, g, heads)},
                          scale(), /*entry=*/0);
   return SwishGated(tape, o, x_ND, g_proj_);
 }

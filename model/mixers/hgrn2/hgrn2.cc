@@ -7,8 +7,8 @@
 #include "kernels/activation.h"
 #include "kernels/hgrn_gate.h"
 #include "kernels/linear.h"
-#include "kernels/rms_norm.h"
 #include "model/init.h"
+#include "model/mixers/common/by_heads.h"
 #include "model/mixers/common/head_widths.h"
 
 namespace lt2 {
@@ -43,51 +43,48 @@ Hgrn2::Options Hgrn2::ReadOptions(const ModelConfig& config, const ConfigTable& 
 Hgrn2::Hgrn2(const Options& options, const MixerSite& site)
     : options_(options),
       layer_(site.layer),
-      q_(site.scope, "q", options.width, options.width, ConvOf(options)),
-      f_(site.scope, "f", options.width, options.width, ConvOf(options)),
-      i_(site.scope, "i", options.width, options.width, ConvOf(options)),
+      q_(site, "q", options.heads, options.head_dim(), options.width, ConvOf(options)),
+      f_(site, "f", options.heads, options.head_dim(), options.width, ConvOf(options)),
+      i_(site, "i", options.heads, options.head_dim(), options.width, ConvOf(options)),
       o_proj_(site.scope.Add("o_proj.weight", {options.width, options.width},
-                             ProjectionInit(options.width))),
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Columns(options.heads))),
       o_norm_(site.scope.Add("o_norm.weight", {options.width}, {.kind = Init::Kind::kOnes},
-                             /*decay=*/false)),
+                             /*decay=*/false, site.Rows(options.heads))),
       bound_(std::vector<double>(
           options.width, static_cast<double>(site.layer) / static_cast<double>(site.layers))) {
   if (options.learn_bounds) {
     bounds_ = &site.root.AddShared("hgrn2.lower_bounds", {site.layers, options.width},
-                                   {.kind = Init::Kind::kZeros}, /*decay=*/false);
+                                   {.kind = Init::Kind::kZeros}, /*decay=*/false,
+                                   site.Columns(options.heads));
   }
 }
 
-Var Hgrn2::Bound(Tape& tape, DType dtype) {
+Var Hgrn2::Bound(Tape& tape, const Tensor& f_NC) {
   if (bounds_ != nullptr) return LowerBound(tape, *bounds_, layer_);
-  return tape.Input(bound_.On(tape.device(), dtype));
+  return tape.Input(bound_.On(tape.device(), f_NC.dtype()).Rows(0, f_NC.dim(1)));
 }
 
 Var Hgrn2::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
-  const int64_t tokens = x_ND.value.dim(0), head_dim = options_.width / options_.heads;
-  const auto by_heads = [&](const Var& x) {
-    return Reshape(x, {tokens, options_.heads, head_dim});
-  };
+  const auto by_heads = [&](const Var& x) { return ByHeads(x, options_.head_dim()); };
   const auto projected = [&](const Convolved& part, State tail) {
     return part(tape, x_ND, run, /*silu=*/false, tail);
   };
-  const HgrnGates gates =
-      HgrnGate(tape, projected(f_, kForgetTail), Bound(tape, x_ND.value.dtype()));
+  const Var f = projected(f_, kForgetTail);
+  const HgrnGates gates = HgrnGate(tape, f, Bound(tape, f.value));
   const Var o =
       run.Scan(tape,
                ScanAdditiveInputs{.q_NHK = by_heads(Silu(tape, projected(q_, kQueryTail))),
                                   .k_NHK = by_heads(gates.k_ND),
                                   .v_NGV = by_heads(projected(i_, kInputTail)),
                                   .g_NGK = by_heads(gates.g_ND)},
-               1 / std::sqrt(static_cast<double>(head_dim)), kScanState);
-  return Linear(tape,
-                RmsNorm(tape, Reshape(o, {tokens, options_.width}), o_norm_, options_.norm_eps),
-                o_proj_);
+               1 / std::sqrt(static_cast<double>(options_.head_dim())), kScanState);
+  return Linear(tape, run.Normed(tape, FlatHeads(o), o_norm_, options_.norm_eps), o_proj_);
 }
 
 std::vector<StateEntry> Hgrn2::StateSpec(int64_t sequences, int64_t /*capacity*/,
                                          DType dtype) const {
-  const int64_t head_dim = options_.width / options_.heads;
+  const int64_t head_dim = options_.head_dim();
   std::vector<StateEntry> spec = {
       {"state", {sequences, options_.heads, head_dim, head_dim}, dtype}};
   for (const Convolved* part : {&q_, &f_, &i_}) part->AddState(sequences, dtype, &spec);

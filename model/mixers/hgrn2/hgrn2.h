@@ -22,11 +22,15 @@ class Hgrn2 : public RecurrentMixer {
     int64_t width, heads;
     bool conv, learn_bounds;
     double norm_eps;
+    int64_t head_dim() const { return width / heads; }
   };
   // [model.hgrn2]: expand_ratio = width / model.heads (d_k; there are width / d_k heads),
   // conv = false, learn_bounds = false, norm_eps = 1e-5.
   static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
   static ForeignTable ForeignNames();
+  static std::vector<HeadCount> HeadCounts(const Options& options) {
+    return {{"heads", options.heads}};
+  }
 
   Hgrn2(const Options& options, const MixerSite& site);
   std::vector<StateEntry> StateSpec(int64_t sequences, int64_t capacity,
@@ -37,14 +41,14 @@ class Hgrn2 : public RecurrentMixer {
   Var Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) override;
 
  private:
-  // l of this layer [width].
-  Var Bound(Tape& tape, DType dtype);
+  // l of this layer, of the channels of f.
+  Var Bound(Tape& tape, const Tensor& f_NC);
 
   const Options options_;
   const int64_t layer_;
   const Convolved q_, f_, i_;
   Param &o_proj_, &o_norm_;
-  Constant bound_;           // where nothing learns it
+  Constant bound_;           // where nothing learns it: the same for all channels
   Param* bounds_ = nullptr;  // of all layers
 };
 

@@ -5,6 +5,7 @@
 #include "kernels/gated_rms_norm.h"
 #include "kernels/linear.h"
 #include "model/init.h"
+#include "model/mixers/common/by_heads.h"
 
 namespace lt2 {
 
@@ -23,39 +24,42 @@ KimiDeltaAttention::KimiDeltaAttention(const Options& options, const MixerSite& 
       f_down_(site.scope.Add("f_proj.0.weight", {options.v_dim, options.width},
                              ProjectionInit(options.width))),
       f_up_(site.scope.Add("f_proj.1.weight", {options.v_heads * options.head_dim, options.v_dim},
-                           ProjectionInit(options.width))),
+                           ProjectionInit(options.width), /*decay=*/true,
+                           site.Rows(options.v_heads))),
       A_log_(site.scope.Add("A_log", {options.v_heads},
                             {.kind = Init::Kind::kLogUniform, .a = 1, .b = 16},
-                            /*decay=*/false)),
+                            /*decay=*/false, site.Rows(options.v_heads))),
       dt_bias_(site.scope.Add(
           "dt_bias", {options.v_heads * options.head_dim},
           options.zero_dt
               ? Init{.kind = Init::Kind::kZeros}
               : Init{.kind = Init::Kind::kInverseSoftplusLogUniform, .a = 1e-3, .b = 0.1},
-          /*decay=*/false)) {
-  const auto gate = [&](const std::string& name, int64_t rows, int64_t columns) {
-    return &site.scope.Add(name, {rows, columns}, ProjectionInit(options.width));
+          /*decay=*/false, site.Rows(options.v_heads))) {
+  const auto gate = [&](const std::string& name, int64_t rows, int64_t columns,
+                        const ParamSplit& split) {
+    return &site.scope.Add(name, {rows, columns}, ProjectionInit(options.width), /*decay=*/true,
+                           split);
   };
   const std::string last = options.full_gate ? "g_proj" : "g_proj.1";
-  if (!options.full_gate) g_down_ = gate("g_proj.0.weight", options.v_dim, options.width);
-  g_up_ = gate(last + ".weight", value_width(), options.full_gate ? options.width : options.v_dim);
+  const ParamSplit by_heads = site.Rows(options.v_heads);
+  if (!options.full_gate) g_down_ = gate("g_proj.0.weight", options.v_dim, options.width, {});
+  g_up_ = gate(last + ".weight", value_width(), options.full_gate ? options.width : options.v_dim,
+               by_heads);
   if (options.gate_bias) {
     g_bias_ = &site.scope.Add(last + ".bias", {value_width()}, {.kind = Init::Kind::kZeros},
-                              /*decay=*/false);
+                              /*decay=*/false, by_heads);
   }
 }
 
 DeltaMixer::LogDecay KimiDeltaAttention::Decay(Tape& tape, const Var& x_ND, const Var& /*a_NG*/) {
   const Var f = Linear(tape, Linear(tape, x_ND, f_down_), f_up_);
-  const Shape channels = {f.value.dim(0), options_.v_heads, options_.head_dim};
-  return {.g_NGK = Reshape(DecayGate(tape, f, A_log_, dt_bias_), channels)};
+  return {.g_NGK = ByHeads(DecayGate(tape, f, A_log_, dt_bias_), options_.head_dim)};
 }
 
 Var KimiDeltaAttention::GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) {
   Var gate = Linear(tape, g_down_ == nullptr ? x_ND : Linear(tape, x_ND, *g_down_), *g_up_);
   if (g_bias_ != nullptr) gate = AddBias(tape, gate, *g_bias_);
-  return GatedRmsNorm(tape, Reshape(o_NGV, gate.shape()), gate, o_norm_, options_.norm_eps,
-                      GateKind::kSigmoid);
+  return GatedRmsNorm(tape, FlatHeads(o_NGV), gate, o_norm_, options_.norm_eps, GateKind::kSigmoid);
 }
 
 double KimiDeltaAttention::GateFlops() const {

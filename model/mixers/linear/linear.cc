@@ -6,6 +6,7 @@
 #include "kernels/linear.h"
 #include "kernels/rms_norm.h"
 #include "model/init.h"
+#include "model/mixers/common/by_heads.h"
 
 namespace lt2 {
 
@@ -55,14 +56,15 @@ Var LinearAttention::Features(Tape& tape, const Var& x_NHK, const Hadamard& map)
 
 Var LinearAttention::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
   const Heads heads = Project(tape, x_ND, run);
-  Var o = run.Scan(tape,
-                   ScanAdditiveInputs{.q_NHK = Features(tape, heads.q, q_map_),
-                                      .k_NHK = ForEachQuery(tape, Features(tape, heads.k, k_map_)),
-                                      .v_NGV = ForEachQuery(tape, heads.v),
-                                      .g_NG = {}},
-                   scale(), /*entry=*/0);
+  Var o = run.Scan(
+      tape,
+      ScanAdditiveInputs{.q_NHK = Features(tape, heads.q, q_map_),
+                         .k_NHK = ForEachQuery(tape, Features(tape, heads.k, k_map_), heads),
+                         .v_NGV = ForEachQuery(tape, heads.v, heads),
+                         .g_NG = {}},
+      scale(), /*entry=*/0);
   if (o_norm_ != nullptr) o = RmsNorm(tape, o, *o_norm_, options_.norm_eps);
-  return Linear(tape, Reshape(o, {x_ND.value.dim(0), values()}), o_proj_);
+  return Linear(tape, FlatHeads(o), o_proj_);
 }
 
 double LinearAttention::MoreFlops() const {

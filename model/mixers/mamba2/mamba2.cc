@@ -4,8 +4,8 @@
 #include "core/strings.h"
 #include "kernels/gated_product.h"
 #include "kernels/linear.h"
-#include "kernels/rms_norm.h"
 #include "model/init.h"
+#include "model/mixers/common/by_heads.h"
 #include "model/mixers/common/head_widths.h"
 
 namespace lt2 {
@@ -34,40 +34,42 @@ Mamba2::Options Mamba2::ReadOptions(const ModelConfig& config, const ConfigTable
 
 Mamba2::Mamba2(const Options& options, const MixerSite& site)
     : options_(options),
-      z_proj_(
-          site.scope.Add("z_proj.weight", {inner(), options.width}, ProjectionInit(options.width))),
+      z_proj_(site.scope.Add("z_proj.weight", {inner(), options.width},
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Rows(options.heads))),
       dt_proj_(site.scope.Add("dt_proj.weight", {options.heads, options.width},
-                              ProjectionInit(options.width))),
-      x_(site.scope, "x", inner(), options.width, Convolved::Conv::kBiased),
-      B_(site.scope, "B", grouped(), options.width, Convolved::Conv::kBiased),
-      C_(site.scope, "C", grouped(), options.width, Convolved::Conv::kBiased),
+                              ProjectionInit(options.width), /*decay=*/true,
+                              site.Rows(options.heads))),
+      x_(site, "x", options.heads, options.head_dim, options.width, Convolved::Conv::kBiased),
+      B_(site, "B", options.groups, options.state_dim, options.width, Convolved::Conv::kBiased),
+      C_(site, "C", options.groups, options.state_dim, options.width, Convolved::Conv::kBiased),
       A_log_(site.scope.Add("A_log", {options.heads},
                             {.kind = Init::Kind::kLogUniform, .a = 1, .b = 16},
-                            /*decay=*/false)),
-      D_(site.scope.Add("D", {options.heads}, {.kind = Init::Kind::kOnes}, /*decay=*/false)),
+                            /*decay=*/false, site.Rows(options.heads))),
+      D_(site.scope.Add("D", {options.heads}, {.kind = Init::Kind::kOnes}, /*decay=*/false,
+                        site.Rows(options.heads))),
       dt_bias_(site.scope.Add("dt_bias", {options.heads},
                               {.kind = Init::Kind::kInverseSoftplusLogUniform, .a = 1e-3, .b = 0.1},
-                              /*decay=*/false)),
+                              /*decay=*/false, site.Rows(options.heads))),
       o_norm_(site.scope.Add("o_norm.weight", {inner()}, {.kind = Init::Kind::kOnes},
-                             /*decay=*/false)),
+                             /*decay=*/false, site.Rows(options.heads))),
       o_proj_(site.scope.Add("o_proj.weight", {options.width, inner()},
-                             ProjectionInit(options.width))) {}
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Columns(options.heads))) {}
 
 Var Mamba2::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
-  const int64_t tokens = x_ND.value.dim(0), groups = options_.groups;
-  const auto convolved = [&](const Convolved& part, int64_t heads, State tail) {
-    const Var x = part(tape, x_ND, run, /*silu=*/true, tail);
-    return Reshape(x, {tokens, heads, part.channels() / heads});
+  const auto convolved = [&](const Convolved& part, int64_t channels, State tail) {
+    return ByHeads(part(tape, x_ND, run, /*silu=*/true, tail), channels);
   };
   const Var o =
       run.Scan(tape,
-               SsdInputs{.x_NHP = convolved(x_, options_.heads, kTailX),
+               SsdInputs{.x_NHP = convolved(x_, options_.head_dim, kTailX),
                          .a_NH = Linear(tape, x_ND, dt_proj_),
-                         .B_NGK = convolved(B_, groups, kTailB),
-                         .C_NGK = convolved(C_, groups, kTailC)},
+                         .B_NGK = convolved(B_, options_.state_dim, kTailB),
+                         .C_NGK = convolved(C_, options_.state_dim, kTailC)},
                SsdParams{.A_log_H = A_log_, .D_H = D_, .dt_bias_H = dt_bias_}, kScanState);
-  const Var gated = SwiGlu(tape, Linear(tape, x_ND, z_proj_), Reshape(o, {tokens, inner()}));
-  const Var normed = RmsNorm(tape, gated, o_norm_, options_.norm_eps, inner() / groups);
+  const Var gated = SwiGlu(tape, Linear(tape, x_ND, z_proj_), FlatHeads(o));
+  const Var normed = run.Normed(tape, gated, o_norm_, options_.norm_eps, options_.groups);
   return Linear(tape, normed, o_proj_);
 }
 

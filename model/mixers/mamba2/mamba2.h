@@ -27,6 +27,9 @@ class Mamba2 : public RecurrentMixer {
   // groups = 1, norm_eps = 1e-5.
   static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
   static ForeignTable ForeignNames();
+  static std::vector<HeadCount> HeadCounts(const Options& options) {
+    return {{"heads", options.heads}, {"groups", options.groups, /*shared=*/true}};
+  }
 
   Mamba2(const Options& options, const MixerSite& site);
   std::vector<StateEntry> StateSpec(int64_t sequences, int64_t capacity,
@@ -38,7 +41,6 @@ class Mamba2 : public RecurrentMixer {
 
  private:
   int64_t inner() const { return options_.heads * options_.head_dim; }
-  int64_t grouped() const { return options_.groups * options_.state_dim; }
 
   const Options options_;
   Param &z_proj_, &dt_proj_;

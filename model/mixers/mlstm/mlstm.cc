@@ -10,6 +10,7 @@
 #include "kernels/repeat_heads.h"
 #include "kernels/soft_cap.h"
 #include "model/init.h"
+#include "model/mixers/common/by_heads.h"
 #include "model/mixers/common/head_widths.h"
 
 namespace lt2 {
@@ -57,25 +58,32 @@ Mlstm::Options Mlstm::ReadOptions(const ModelConfig& config, const ConfigTable& 
   return o;
 }
 
+std::vector<HeadCount> Mlstm::HeadCounts(const Options& options) {
+  return {{"heads", options.heads}, {"kv_heads", options.kv_heads, /*shared=*/true}};
+}
+
 Mlstm::Mlstm(const Options& options, const MixerSite& site)
     : options_(options),
-      q_(AddProjection(site, "q.weight", options.heads * options.head_dim)),
-      k_(AddProjection(site, "k.weight", options.kv_heads * options.head_dim)),
-      v_(AddProjection(site, "v.weight", options.kv_heads * options.v_dim)),
-      o_gate_(AddProjection(site, "ogate_preact.weight", value_width())),
+      q_(AddProjection(site, "q.weight", options.heads, options.head_dim)),
+      k_(AddProjection(site, "k.weight", options.kv_heads, options.head_dim)),
+      v_(AddProjection(site, "v.weight", options.kv_heads, options.v_dim)),
+      o_gate_(AddProjection(site, "ogate_preact.weight", options.heads, options.v_dim)),
       i_(AddGate(site, "igate_preact", InputGateBias(options.start))),
       f_(AddGate(site, "fgate_preact", ForgetGateBias(options.start, options.heads))),
       norm_(site.scope.Add("multihead_norm.weight", {value_width()}, {.kind = Init::Kind::kOnes},
-                           /*decay=*/false)),
+                           /*decay=*/false, site.Rows(options.heads))),
       out_(site.scope.Add("out_proj.weight", {options.width, value_width()},
-                          OutputInit(options.start, options.width, site.layers))) {}
+                          OutputInit(options.start, options.width, site.layers), /*decay=*/true,
+                          site.Columns(options.heads))) {}
 
-Param& Mlstm::AddProjection(const MixerSite& site, const std::string& name, int64_t rows) const {
+Param& Mlstm::AddProjection(const MixerSite& site, const std::string& name, int64_t heads,
+                            int64_t channels) const {
   Init init = ProjectionInit(options_.width);
   if (options_.start == Start::kLarge) {
     init.a = std::sqrt(2 / (5 * static_cast<double>(options_.width)));
   }
-  return site.scope.Add(name, {rows, options_.width}, init);
+  return site.scope.Add(name, {heads * channels, options_.width}, init, /*decay=*/true,
+                        site.Rows(heads));
 }
 
 Mlstm::Gate Mlstm::AddGate(const MixerSite& site, const std::string& name, const Init& bias) const {
@@ -83,16 +91,18 @@ Mlstm::Gate Mlstm::AddGate(const MixerSite& site, const std::string& name, const
   const Init weight = options_.start == Start::kLarge
                           ? Init{.kind = Init::Kind::kZeros}
                           : Init{.kind = Init::Kind::kUniform, .a = -most, .b = most};
-  return {site.scope.Add(name + ".weight", {options_.heads, options_.width}, weight),
-          site.scope.Add(name + ".bias", {options_.heads}, bias, /*decay=*/false)};
+  return {site.scope.Add(name + ".weight", {options_.heads, options_.width}, weight, /*decay=*/true,
+                         site.Rows(options_.heads)),
+          site.scope.Add(name + ".bias", {options_.heads}, bias, /*decay=*/false,
+                         site.Rows(options_.heads))};
 }
 
 Var Mlstm::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
-  const int64_t tokens = x_ND.value.dim(0), heads = options_.heads;
   const auto projected = [&](Param& proj, int64_t width) {
-    return Reshape(Linear(tape, x_ND, proj), {tokens, proj.spec.shape[0] / width, width});
+    return ByHeads(Linear(tape, x_ND, proj), width);
   };
   const Var q = projected(q_, options_.head_dim);
+  const int64_t heads = q.value.dim(1);
   const Var k = RepeatHeads(tape, projected(k_, options_.head_dim), heads);
   const Var v = RepeatHeads(tape, projected(v_, options_.v_dim), heads);
   const std::vector<Var> gates = NarrowLinear(tape, x_ND, {&f_.weight, &i_.weight});
@@ -105,8 +115,7 @@ Var Mlstm::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
                                .f_NH = SoftCap(tape, gates[0], f_.bias, options_.soft_cap),
                                .initial_state_DHKW = {}},
                1 / std::sqrt(static_cast<double>(options_.head_dim)), /*entry=*/0);
-  const Var normed = LayerNorm(tape, Reshape(o, {tokens, value_width()}), norm_, options_.v_dim,
-                               options_.norm_eps);
+  const Var normed = LayerNorm(tape, FlatHeads(o), norm_, options_.v_dim, options_.norm_eps);
   return Linear(tape, SigmoidGate(tape, normed, Linear(tape, x_ND, o_gate_)), out_);
 }
 

@@ -40,6 +40,7 @@ class Mlstm : public RecurrentMixer {
   // width, all heads), soft_cap = 15, norm_eps = 1e-6, init = "large".
   static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
   static ForeignTable ForeignNames();
+  static std::vector<HeadCount> HeadCounts(const Options& options);
 
   Mlstm(const Options& options, const MixerSite& site);
   std::vector<StateEntry> StateSpec(int64_t sequences, int64_t capacity,
@@ -54,7 +55,8 @@ class Mlstm : public RecurrentMixer {
     Param &weight, &bias;
   };
   int64_t value_width() const { return options_.heads * options_.v_dim; }
-  Param& AddProjection(const MixerSite& site, const std::string& name, int64_t rows) const;
+  Param& AddProjection(const MixerSite& site, const std::string& name, int64_t heads,
+                       int64_t channels) const;
   Gate AddGate(const MixerSite& site, const std::string& name, const Init& bias) const;
 
   const Options options_;

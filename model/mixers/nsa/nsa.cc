@@ -15,6 +15,7 @@
 #include "kernels/select_blocks.h"
 #include "kernels/selected_attention.h"
 #include "model/init.h"
+#include "model/mixers/common/by_heads.h"
 #include "model/mixers/common/fill_cache.h"
 #include "model/mixers/common/seen_tokens.h"
 
@@ -72,32 +73,41 @@ NativeSparseAttention::Options NativeSparseAttention::ReadOptions(const ModelCon
   return options;
 }
 
+std::vector<HeadCount> NativeSparseAttention::HeadCounts(const Options& options) {
+  return {{"heads", options.heads}, {"kv_heads", options.kv_heads}};
+}
+
 NativeSparseAttention::NativeSparseAttention(const Options& options, const MixerSite& site)
     : options_(options),
       scale_(1 / std::sqrt(static_cast<double>(options.head_dim))),
       q_proj_(site.scope.Add("q_proj.weight", {options.heads * options.head_dim, options.width},
-                             ProjectionInit(options.width))),
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Rows(options.heads))),
       k_proj_(site.scope.Add("k_proj.weight", {options.kv_heads * options.head_dim, options.width},
-                             ProjectionInit(options.width))),
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Rows(options.kv_heads))),
       v_proj_(site.scope.Add("v_proj.weight", {options.kv_heads * options.head_dim, options.width},
-                             ProjectionInit(options.width))),
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Rows(options.kv_heads))),
       g_proj_(site.scope.Add("g_proj.weight", {kBranches * options.heads, options.width},
-                             ProjectionInit(options.width))),
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Rows(options.heads))),
       o_proj_(site.scope.Add("o_proj.weight", {options.width, options.heads * options.head_dim},
-                             ProjectionInit(options.width))) {}
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Columns(options.heads))) {}
 
 NativeSparseAttention::Heads NativeSparseAttention::Project(Tape& tape, const Var& x_ND,
                                                             const Tensor& positions_N) const {
-  const auto heads_of = [&](Param& proj, int64_t heads) {
-    return Reshape(Linear(tape, x_ND, proj), {x_ND.value.dim(0), heads, options_.head_dim});
+  const auto heads_of = [&](Param& proj) {
+    return ByHeads(Linear(tape, x_ND, proj), options_.head_dim);
   };
-  return {.q_NHD = Rope(tape, heads_of(q_proj_, options_.heads), positions_N, options_.rope),
-          .k_NGD = Rope(tape, heads_of(k_proj_, options_.kv_heads), positions_N, options_.rope),
-          .v_NGD = heads_of(v_proj_, options_.kv_heads)};
+  return {.q_NHD = Rope(tape, heads_of(q_proj_), positions_N, options_.rope),
+          .k_NGD = Rope(tape, heads_of(k_proj_), positions_N, options_.rope),
+          .v_NGD = heads_of(v_proj_)};
 }
 
 Var NativeSparseAttention::Gates(Tape& tape, const Var& x_ND) const {
-  return Reshape(Linear(tape, x_ND, g_proj_), {x_ND.value.dim(0), options_.heads, kBranches});
+  return ByHeads(Linear(tape, x_ND, g_proj_), kBranches);
 }
 
 MixerOutput NativeSparseAttention::Forward(Tape& tape, const Var& x_ND,
@@ -120,8 +130,7 @@ MixerOutput NativeSparseAttention::Forward(Tape& tape, const Var& x_ND,
     FillCache(out.k_CGD, documents, block, (*context.state)[kMeanKeys]);
     FillCache(out.v_CGE, documents, block, (*context.state)[kMeanValues]);
   }
-  const int64_t inner = options_.heads * options_.head_dim;
-  return {.y_ND = Linear(tape, Reshape(out.o_NHE, {documents.tokens(), inner}), o_proj_)};
+  return {.y_ND = Linear(tape, FlatHeads(out.o_NHE), o_proj_)};
 }
 
 Tensor NativeSparseAttention::Step(Stream& stream, const Tensor& x_BD, MixerState& state,
@@ -171,7 +180,7 @@ Tensor NativeSparseAttention::Step(Stream& stream, const Tensor& x_BD, MixerStat
                          .options = {.scale = scale_, .window = options_.window}});
   const Var o = BranchGate(tape, {tape.Input(compressed), tape.Input(selected), tape.Input(window)},
                            Gates(tape, x));
-  return Linear(tape, Reshape(o, {batch, options_.heads * options_.head_dim}), o_proj_).value;
+  return Linear(tape, FlatHeads(o), o_proj_).value;
 }
 
 std::vector<StateEntry> NativeSparseAttention::StateSpec(int64_t sequences, int64_t capacity,

@@ -7,7 +7,8 @@
 //   o_win = softmax(q kᵀ/√D) v           the last tokens
 //   y = W_o (σ(g_1) o_cmp + σ(g_2) o_slc + σ(g_3) o_win),  g = W_g u per query head
 //
-// The heads of a group (those of one key/value head) select the same blocks.
+// The heads of a group (those of one key/value head) select the same blocks, and must be on one
+// rank.
 #pragma once
 
 #include "core/param_set.h"
@@ -33,6 +34,7 @@ class NativeSparseAttention : public Mixer {
   // all. kv_heads are the model's where it groups them, else one for 16 heads.
   static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
   static ForeignTable ForeignNames();
+  static std::vector<HeadCount> HeadCounts(const Options& options);
 
   NativeSparseAttention(const Options& options, const MixerSite& site);
   MixerOutput Forward(Tape& tape, const Var& x_ND, const MixerContext& context) override;

@@ -36,19 +36,22 @@ RetNet::RetNet(const Options& options, const MixerSite& site)
       rope_(options.rope),
       log_gamma_(LogGammas(options.head.heads)),
       g_proj_(site.scope.Add("g_proj.weight", {values(), options.width},
-                             ProjectionInit(options.width))) {}
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Rows(options.head.heads))) {}
 
 Var RetNet::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
   const Heads heads = Project(tape, x_ND, run);
+  const int64_t count = heads.q.value.dim(1), first = run.FirstHead(count);
   const Tensor& log_gamma = log_gamma_.On(x_ND.value.device(), x_ND.value.dtype());
-  const Var o = run.Scan(
-      tape,
-      ScanAdditiveInputs{.q_NHK = Rope(tape, heads.q, run.positions(), rope_),
-                         .k_NHK = ForEachQuery(tape, Rope(tape, heads.k, run.positions(), rope_)),
-                         .v_NGV = ForEachQuery(tape, heads.v),
-                         .g_NG = {},
-                         .log_gamma_G = log_gamma},
-      scale(), /*entry=*/0);
+  const Var o =
+      run.Scan(tape,
+               ScanAdditiveInputs{
+                   .q_NHK = Rope(tape, heads.q, run.positions(), rope_),
+                   .k_NHK = ForEachQuery(tape, Rope(tape, heads.k, run.positions(), rope_), heads),
+                   .v_NGV = ForEachQuery(tape, heads.v, heads),
+                   .g_NG = {},
+                   .log_gamma_G = log_gamma.Rows(first, first + count)},
+               scale(), /*entry=*/0);
   return SwishGated(tape, o, x_ND, g_proj_);
 }
 

@@ -23,14 +23,18 @@ DummyMixer::Options DummyMixer::ReadOptions(const ModelConfig& config, const Con
 DummyMixer::DummyMixer(const Options& options, const MixerSite& site)
     : options_(options),
       x_proj_(site.scope.Add("x_proj.weight", {options.channels, options.width},
-                             ProjectionInit(options.width))),
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Rows(options.channels))),
       conv_(site.scope.Add("conv1d.weight", {options.channels, kConvWidth},
-                           {.kind = Init::Kind::kUniform, .a = -0.5, .b = 0.5})),
+                           {.kind = Init::Kind::kUniform, .a = -0.5, .b = 0.5}, /*decay=*/true,
+                           site.Rows(options.channels))),
       o_proj_(site.scope.Add("o_proj.weight", {options.width, options.channels},
-                             ProjectionInit(options.width))) {
+                             ProjectionInit(options.width), /*decay=*/true,
+                             site.Columns(options.channels))) {
   if (options.gate) {
-    gate_proj_ = &site.scope.Add("gate_proj.weight", {options.channels, options.width},
-                                 ProjectionInit(options.width));
+    gate_proj_ =
+        &site.scope.Add("gate_proj.weight", {options.channels, options.width},
+                        ProjectionInit(options.width), /*decay=*/true, site.Rows(options.channels));
   }
 }
 

@@ -21,6 +21,9 @@ class DummyMixer : public Mixer {
   // [model.dummy]: channels (width), gate = true.
   static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
   static ForeignTable ForeignNames();
+  static std::vector<HeadCount> HeadCounts(const Options& options) {
+    return {{"channels", options.channels}};
+  }
 
   DummyMixer(const Options& options, const MixerSite& site);
   MixerOutput Forward(Tape& tape, const Var& x_ND, const MixerContext& context) override;
