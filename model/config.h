@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "parallel/tensor_split.h"
 
 namespace lt2 {
 
@@ -42,5 +43,10 @@ ModelConfig ReadModelConfig(const ConfigTable& model);
 //   front/back  as many layers of the last kind as the pattern would give, all first / all last
 // InvalidArgument says what is allowed.
 absl::StatusOr<std::vector<std::string>> LayerKinds(const ModelConfig& config);
+
+// Whether tensor-parallel ranks can divide the model: heads of its mixers, channels of the FFN and
+// rows of the vocabulary. InvalidArgument names what they cannot, and all numbers of ranks that
+// can.
+absl::Status CheckSplit(const ModelConfig& config, const TensorSplit& split);
 
 }  // namespace lt2

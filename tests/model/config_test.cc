@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/strings.h"
 #include "model/mixers/registry.h"
 
 namespace lt2 {
@@ -53,6 +54,35 @@ TEST(ModelConfig, MistakesSayWhatIsAllowed) {
               HasSubstr("deltanet.expand_k"));
   EXPECT_THAT(ErrorOf("layers = 0\nheads = 4\nvocab = 10"),
               testing::AllOf(HasSubstr("width"), HasSubstr("layers")));
+}
+
+// kGood with heads and options of mixers, 24 channels of the FFN.
+std::string SplitError(const std::string& more, int ranks) {
+  const ConfigTable table =
+      *ConfigTable::Parse(StrCat("width = 32\nlayers = 2\nvocab = 10\nffn = 24\n", more), "split");
+  const ModelConfig config = ReadModelConfig(table);
+  EXPECT_TRUE(table.Finish().ok()) << table.Finish();
+  const absl::Status status = CheckSplit(config, {.ranks = ranks});
+  EXPECT_EQ(status.ok() || absl::IsInvalidArgument(status), true);
+  return std::string(status.message());
+}
+
+TEST(ModelConfig, SplitsAreRefusedWithTheLegalNumbersOfRanks) {
+  EXPECT_EQ(SplitError("heads = 4", 4), "");
+  EXPECT_EQ(SplitError("heads = 4", 3),
+            "tp = 3: full's heads = 4 must be a multiple of tp; legal: 1, 2, 4");
+  // Key and value heads may be fewer than ranks, but each on as many.
+  EXPECT_EQ(SplitError("heads = 8\nkv_heads = 2", 8), "");
+  EXPECT_EQ(SplitError("heads = 6\nhead_dim = 4\nkv_heads = 3", 2),
+            "tp = 2: full's kv_heads = 3 must be a multiple or a divisor of tp; legal: 1, 3, 6");
+  EXPECT_EQ(SplitError("heads = 4\nmixers = ['gdn', 'full']\n[gdn]\nheads = 2\nv_heads = 6", 4),
+            "tp = 4: gdn's v_heads = 6 must be a multiple of tp; legal: 1, 2");
+  EXPECT_EQ(SplitError("heads = 32\nhead_dim = 4\nkv_heads = 2\nmixers = ['nsa']", 4),
+            "tp = 4: nsa's kv_heads = 2 must be a multiple of tp; legal: 1, 2");
+  EXPECT_EQ(SplitError("heads = 16\nhead_dim = 4", 16),
+            "tp = 16: ffn = 24 must be a multiple of tp; legal: 1, 2, 4, 8");
+  EXPECT_EQ(SplitError("heads = 12\nhead_dim = 4", 12),
+            "tp = 12: there are only vocab = 10 rows to divide; legal: 1, 2, 3, 4, 6");
 }
 
 TEST(ModelConfig, BoundsAreNamed) {
