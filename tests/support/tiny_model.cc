@@ -50,25 +50,50 @@ ModelConfig TinyConfig() {
   return config;
 }
 
-TinyModel::TinyModel(const ModelConfig& config, DType the_dtype, Backend backend, uint64_t seed)
-    : stream{.device = {backend}}, dtype(the_dtype), model(config) {
-  for (Param* param : model.params().all()) {
-    const Shape& shape = param->spec.shape;
-    param->BindValue(Tensor::Empty(shape, dtype, stream.device));
-    param->BindGradient(Tensor::Zeros(shape, dtype, stream.device));
-    if (!param->value.on_host()) continue;
-    // Every parameter away from its special initial value (zero gates, unit norms), and exact in
-    // float32, so that models of either precision hold the same numbers.
-    const bool norm = param->spec.name.find("norm") != std::string::npos;
-    const bool matrix = shape.rank() == 2 && param->spec.name != "loop.residual";
-    const double scale = matrix ? 1 / std::sqrt(static_cast<double>(shape.back())) : 0.6;
-    DispatchFloat(dtype, [&]<class T>() {
-      T* value = param->value.data<T>();
-      for (int64_t i = 0; i < shape.size(); ++i) {
-        const double u = OpenUniform(Philox(seed ^ Hash64(param->spec.name), i)[0]) * 2 - 1;
-        value[i] = static_cast<T>(static_cast<float>(u * scale + (norm ? 1 : 0)));
+void HoldPart(Param& param, const TensorSplit& split, int rank) {
+  const ParamSplit& cut = param.spec.split;
+  const int64_t extent = param.spec.shape[cut.dim], part = rank / (split.ranks / cut.parts);
+  Box box = Box::Whole(param.spec.shape);
+  box.begin[cut.dim] = PartBegin(extent, cut.parts, part);
+  box.extent[cut.dim] = PartBegin(extent, cut.parts, part + 1) - box.begin[cut.dim];
+  param.Hold(box);
+}
+
+void BindRandom(Param& param, DType dtype, Device device, uint64_t seed) {
+  const Shape& shape = param.spec.shape;
+  param.BindValue(Tensor::Empty(param.held.extent, dtype, device));
+  param.BindGradient(Tensor::Zeros(param.held.extent, dtype, device));
+  if (!param.value.on_host()) return;
+  const bool norm = param.spec.name.find("norm") != std::string::npos;
+  const bool matrix = shape.rank() == 2 && param.spec.name != "loop.residual";
+  const double scale = matrix ? 1 / std::sqrt(static_cast<double>(shape.back())) : 0.6;
+  const uint64_t key = seed ^ Hash64(param.spec.name);
+  DispatchFloat(dtype, [&]<class T>() {
+    T* value = param.value.data<T>();
+    ForEachRun(Box::Whole(shape), param.held, [&](int64_t logical, int64_t here, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) {
+        const double u = OpenUniform(Philox(key, logical + i)[0]) * 2 - 1;
+        value[here + i] = static_cast<T>(static_cast<float>(u * scale + (norm ? 1 : 0)));
       }
     });
+  });
+}
+
+void AddHeld(const Param& param, std::vector<double>* whole) {
+  const std::vector<double> held = param.main_grad.ToDoubles();
+  whole->resize(param.spec.shape.size());
+  ForEachRun(Box::Whole(param.spec.shape), param.held,
+             [&](int64_t logical, int64_t here, int64_t count) {
+               for (int64_t i = 0; i < count; ++i) (*whole)[logical + i] += held[here + i];
+             });
+}
+
+TinyModel::TinyModel(const ModelConfig& config, DType the_dtype, Backend backend, uint64_t seed,
+                     const TensorSplit& split, int rank)
+    : stream{.device = {backend}}, dtype(the_dtype), model(config, split) {
+  for (Param* param : model.params().all()) {
+    HoldPart(*param, split, rank);
+    BindRandom(*param, dtype, stream.device, seed);
   }
 }
 

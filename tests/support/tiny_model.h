@@ -12,9 +12,20 @@ namespace lt2 {
 // gdn, gdn, full with GQA, gate and two loops, on a width of 32: everything odd but legal.
 ModelConfig TinyConfig();
 
+// The part that `rank` of a tensor-parallel group holds of a parameter without memory.
+void HoldPart(Param& param, const TensorSplit& split, int rank);
+// Gives a parameter memory and, on a host, numbers away from its special initial value (zero gates,
+// unit norms), which float32 holds exactly: models of either precision, and ranks that hold parts
+// of one, have the same.
+void BindRandom(Param& param, DType dtype, Device device, uint64_t seed);
+// Adds what a rank holds of a gradient to the whole one.
+void AddHeld(const Param& param, std::vector<double>* whole);
+
 class TinyModel {
  public:
-  TinyModel(const ModelConfig& config, DType dtype, Backend backend, uint64_t seed = 1);
+  // One rank's part of it where ranks divide it.
+  TinyModel(const ModelConfig& config, DType dtype, Backend backend, uint64_t seed = 1,
+            const TensorSplit& split = {}, int rank = 0);
 
   Stream stream;
   DType dtype;
