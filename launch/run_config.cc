@@ -82,6 +82,13 @@ void CheckSize(const RunConfig& config, const ConfigTable& root) {
                             "or data.sequence"));
 }
 
+absl::Status CheckTensorParallel(const RunConfig& config) {
+  const absl::Status status =
+      CheckSplit(config.model, {.ranks = static_cast<int>(config.parallel.tp)});
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(StrCat("parallel.", std::string(status.message())));
+}
+
 absl::StatusOr<RunConfig> ReadRunConfig(ConfigTable root, const std::vector<std::string>& sets) {
   for (const std::string& set : sets) RETURN_IF_ERROR(root.Override(set));
   const std::string source = root.source();
@@ -101,6 +108,7 @@ absl::StatusOr<RunConfig> ReadRunConfig(ConfigTable root, const std::vector<std:
   CheckSchedule(config, root);
   CheckSize(config, root);
   RETURN_IF_ERROR(root.Finish());
+  RETURN_IF_ERROR(CheckTensorParallel(config));
   for (DataConfig::Train& train : config.data.train) {
     train.path = ResolveInputPath(train.path, source);
   }
@@ -124,9 +132,6 @@ absl::StatusOr<RunConfig> LoadRunConfig(const std::string& config,
 
 absl::StatusOr<Mesh> MeshFor(const RunConfig& config, int ranks) {
   ASSIGN_OR_RETURN(Mesh mesh, config.parallel.MeshFor(ranks));
-  if (mesh.tp > 1) {
-    return absl::InvalidArgumentError("parallel.tp: this version's layers are not divided; set 1");
-  }
   const int64_t micro_step = config.data.sequence * config.batch.micro_batch;
   if (config.batch.tokens % (micro_step * mesh.dp) != 0) {
     return absl::InvalidArgumentError(

@@ -20,12 +20,16 @@ TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, const RankGro
     : options_(options),
       stream_{.device = options.device},
       graphs_(options.graphs && options.device.backend == Backend::kCuda, options.device),
-      model_(options.model),
+      model_(options.model, {.ranks = mesh.tp, .sequence = options.sequence_parallel}),
       layout_(Layout(model_.params().specs(), mesh, options.zero, {}, groups.tp->rank())),
       shard_(mesh.cp == 1 ? nullptr
                           : std::make_unique<ContextShard>(*groups.cp, tokens_per_micro_batch(),
                                                            options.max_documents, options.device,
                                                            options.state_exchange)),
+      tensor_(mesh.tp == 1 ? nullptr
+                           : std::make_unique<TensorShard>(
+                                 *groups.tp, options.sequence_parallel,
+                                 shard_ ? shard_->tokens() : tokens_per_micro_batch())),
       tokens_2N_({2, shard_ ? shard_->tokens() : tokens_per_micro_batch()}, DType::kI32,
                  options.device),
       ids_N_(tokens_2N_.tensor().Rows(0, 1).Reshape({tokens_2N_.tensor().dim(1)})),
@@ -111,6 +115,7 @@ void TrainStep::ForwardBackward(LoopDiagnostics* diagnostics) {
                            .diagnostics = diagnostics,
                            .before_params = [this](int end) { optimizer_->WaitForValues(end); },
                            .shard = shard_.get(),
+                           .tensor = tensor_.get(),
                            .z_loss = options_.optimizer.z_loss});
     AccumulateInto(stream_, sums_, loss.sums.value);
     for (const Var& own : loss.auxiliary) AccumulateInto(stream_, auxiliary_, own.value);
@@ -147,8 +152,8 @@ TrainStep::Score TrainStep::Evaluate(const Batch& batch) {
   Load(batch);
   Score score;
   graphs_.RunApart([&] {
-    const Tensor sums =
-        model_.Evaluate(stream_, ids_N_, targets_N_, documents(), {.shard = shard_.get()});
+    const Tensor sums = model_.Evaluate(stream_, ids_N_, targets_N_, documents(),
+                                        {.shard = shard_.get(), .tensor = tensor_.get()});
     if (sums.on_meta()) return;
     const std::vector<double> totals = sums.ToDoubles();
     score = {.nll = totals[kLossSum], .counted = totals[kCountedSum]};

@@ -25,6 +25,7 @@ struct StepOptions {
   OptimizerConfig optimizer;
   int zero = 1;
   StateExchange state_exchange = StateExchange::kAuto;  // context parallel
+  bool sequence_parallel = false;                       // tensor parallel
   RecomputePolicy recompute = RecomputePolicy::kNone;
   Rebuild rebuild = Rebuild::kNothing;  // at least, in backward
   DType dtype = DType::kF32;            // of activations and of what matrix products read
@@ -90,6 +91,7 @@ class TrainStep {
   std::unique_ptr<Reducer> reducer_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ContextShard> shard_;  // null: all of a micro-batch's tokens are here
+  std::unique_ptr<TensorShard> tensor_;  // null: all of every layer is here
   Upload tokens_2N_;                     // ids, then targets
   Tensor ids_N_, targets_N_;
   Documents documents_;

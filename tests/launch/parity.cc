@@ -89,6 +89,7 @@ StepOptions OptionsOf(const ModelConfig& model, const Problem& problem, const Me
           .optimizer = {.eps = 1e-2, .weight_decay = 0.1, .z_loss = 1e-3},
           .zero = mesh.zero,
           .state_exchange = mesh.exchange,
+          .sequence_parallel = mesh.sequence,
           .recompute = problem.recompute,
           .dtype = DType::kF64,
           .sequence = problem.tokens,
@@ -204,15 +205,29 @@ double Allowed::Parameter(size_t param) const {
          slack_.own * Distance(want_.parameters[param], exact_.parameters[param]);
 }
 
+namespace {
+
+// `box` of a whole parameter's numbers.
+std::vector<double> PartOf(const std::vector<double>& whole, const Param& param, const Box& box) {
+  std::vector<double> part(box.size());
+  ForEachRun(Box::Whole(param.spec.shape), box, [&](int64_t from, int64_t to, int64_t count) {
+    std::copy_n(whole.begin() + from, count, part.begin() + to);
+  });
+  return part;
+}
+
+}  // namespace
+
 void TrainAsRank(const RankGroups& groups, const MeshCase& mesh_case, const StepOptions& options,
                  const Problem& problem, const Trace& want, const Allowed& allowed) {
   const Mesh& mesh = mesh_case.mesh;
-  const int rank = groups.replicas->rank();
+  const int rank = groups.world->rank();
   TrainStep step(options, mesh, groups);
   step.InitializeParameters(7);
   if (problem.slow_decay) ForgetSlowly(step);
   const std::vector<Param*> params = step.model().params().all();
-  const LayoutTable layout = Layout(step.model().params().specs(), mesh, options.zero);
+  const LayoutTable layout =
+      Layout(step.model().params().specs(), mesh, options.zero, {}, groups.tp->rank());
   static std::mutex one_at_a_time;
   for (int s = 0; s < kParitySteps; ++s) {
     const auto look = [&] {
@@ -221,11 +236,9 @@ void TrainAsRank(const RankGroups& groups, const MeshCase& mesh_case, const Step
             groups.Holders(layout.buckets[layout.entries[p].bucket].copies);
         const std::vector<double> got = params[p]->main_grad.ToDoubles();
         for (const OwnedPiece& piece : layout.entries[p].owners) {
-          if (options.zero > 0 && piece.rank != rank) continue;
-          const int64_t size = piece.box.size();
-          const double distance =
-              Distance(std::span(got).subspan(piece.offset, size),
-                       std::span(want.gradients[p]).subspan(piece.offset, size));
+          if (options.zero > 0 && piece.rank != holders.rank()) continue;
+          const double distance = Distance(std::span(got).subspan(piece.offset, piece.box.size()),
+                                           PartOf(want.gradients[p], *params[p], piece.box));
           const std::lock_guard lock(one_at_a_time);
           EXPECT_LE(distance, allowed.Gradient(p))
               << "gradient of " << params[p]->spec.name << " on rank " << rank;
@@ -251,7 +264,8 @@ void TrainAsRank(const RankGroups& groups, const MeshCase& mesh_case, const Step
   for (size_t p = 0; p < params.size(); ++p) {
     const std::vector<double> got = params[p]->master.ToDoubles();
     const std::lock_guard lock(one_at_a_time);
-    EXPECT_LE(Distance(got, want.parameters[p]), allowed.Parameter(p))
+    EXPECT_LE(Distance(got, PartOf(want.parameters[p], *params[p], params[p]->held)),
+              allowed.Parameter(p))
         << params[p]->spec.name << " after " << kParitySteps << " steps on rank " << rank;
   }
 }

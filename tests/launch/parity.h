@@ -18,6 +18,7 @@ struct MeshCase {
   Mesh mesh;
   int zero = 0;
   StateExchange exchange = StateExchange::kAuto;
+  bool sequence = false;  // sequence parallel
 };
 inline void PrintTo(const MeshCase& mesh, std::ostream* os) { *os << mesh.name; }
 

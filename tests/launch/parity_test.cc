@@ -22,7 +22,13 @@ std::vector<MeshCase> Meshes() {
           {"cp4", {.cp = 4}},
           {"cp2_chain", {.cp = 2}, 0, StateExchange::kChain},
           {"cp4_chain_zero1", {.cp = 4}, 1, StateExchange::kChain},
-          {"dp2_cp2_zero1", {.dp = 2, .cp = 2}, 1}};
+          {"dp2_cp2_zero1", {.dp = 2, .cp = 2}, 1},
+          {"tp2", {.tp = 2}},
+          {"tp2_sp_zero1", {.tp = 2}, 1, StateExchange::kAuto, true},
+          {"tp4_sp", {.tp = 4}, 0, StateExchange::kAuto, true},
+          {"cp2_tp2_zero1", {.cp = 2, .tp = 2}, 1},
+          {"cp2_tp2_sp", {.cp = 2, .tp = 2}, 0, StateExchange::kChain, true},
+          {"dp2_tp2_sp_zero1", {.dp = 2, .tp = 2}, 1, StateExchange::kAuto, true}};
 }
 
 int64_t FromEnvironment(const char* name, int64_t fallback) {
@@ -41,6 +47,9 @@ class Parity : public testing::TestWithParam<std::tuple<MixerCase, MeshCase>> {
       const int64_t vocab = ConfigOf(mixer_case).vocab;
       const Problem problem = RandomProblem(vocab, mesh_case.mesh, base + seed);
       SCOPED_TRACE(StrCat("LT2_PARITY_SEED=", seed, ": ", problem.ToString()));
+      const TensorSplit split{.ranks = mesh_case.mesh.tp, .sequence = mesh_case.sequence};
+      const absl::Status divides = CheckSplit(ConfigOf(mixer_case, problem.model), split);
+      if (!divides.ok()) GTEST_SKIP() << divides;
       StepOptions options = OptionsOf(ConfigOf(mixer_case, problem.model), problem, mesh_case);
       const Trace exact = TrainAlone(options, problem);
       options.dtype = dtype;
