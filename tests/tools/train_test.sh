@@ -209,10 +209,15 @@ test_meshes() {
   expect 0 train 1 alone "${exact[@]}"
   expect 0 train 4 mixed --set parallel.cp=2 "${exact[@]}"
   expect 0 train 3 chain --set parallel.cp=3 --set parallel.state_exchange=chain "${exact[@]}"
-  expect 0 train 1 moved --set parallel.precision=fp64 --max-steps 3
-  expect 0 train 2 moved --set parallel.cp=2 "${exact[@]}"
+  expect 0 train 4 divided --set parallel.cp=2 --set parallel.tp=2 \
+    --set parallel.sequence_parallel=true "${exact[@]}"
+  expect 0 train 1 moved --set parallel.precision=fp64 --max-steps 2
+  expect 0 train 2 moved --set parallel.cp=2 --set parallel.precision=fp64 --max-steps 4
+  expect 0 train 4 moved --set parallel.tp=4 "${exact[@]}"
+  expect 0 train 2 joined --set parallel.tp=2 --set parallel.precision=fp64 --max-steps 4
+  expect 0 train 1 joined "${exact[@]}"
   local run
-  for run in mixed chain moved; do
+  for run in mixed chain divided moved joined; do
     losses "$run" | paste -d' ' - <(losses alone) | awk '
       $1 != $3 || ($2 - $4) ^ 2 > (1e-10 * $4) ^ 2 { print; bad = 1 }
       END { exit bad || NR != 6 }' || fail "the losses of '$run' are not those of one rank"
