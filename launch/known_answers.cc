@@ -11,6 +11,8 @@
 #include "core/status_macros.h"
 #include "core/strings.h"
 #include "model/mixers/registry.h"
+#include "parallel/layout.h"
+#include "parallel/tensor_shard.h"
 #include "parallel/thread_communicator.h"
 
 namespace lt2 {
@@ -183,15 +185,37 @@ absl::StatusOr<LayerCase> ReadLayer(const h5::File& file, const std::string& pat
   return layer;
 }
 
-// Built, filled through the import table, and run over this rank's part of the rows; writes its
-// part of y.
-absl::Status RunLayer(const LayerCase& layer, Communicator& cp, Device device, DType dtype,
+// The parts of `whole` that a tensor-parallel rank holds.
+void TakeParts(ParamSet& whole, const Communicator& tp, ParamSet& parts) {
+  for (Param* part : parts.all()) {
+    const Tensor& from = whole.Find(part->spec.name)->value;
+    part->Hold(HeldBox(part->spec, tp.size(), tp.rank()));
+    const std::vector<double> all = from.ToDoubles();
+    std::vector<double> held(part->held.size());
+    ForEachRun(Box::Whole(part->spec.shape), part->held,
+               [&](int64_t at, int64_t to, int64_t count) {
+                 std::copy_n(all.begin() + at, count, held.begin() + to);
+               });
+    part->BindValue(Tensor::FromHost(held, part->held.extent, from.dtype(), from.device()));
+  }
+}
+
+// Built, filled through the import table, and run over this rank's part of the rows and of the
+// heads; the first rank of those that share rows writes y there.
+absl::Status RunLayer(const LayerCase& layer, const RankGroups& groups, Device device, DType dtype,
                       std::vector<double>* y) {
-  ParamSet params;
-  const std::unique_ptr<Mixer> mixer = MakeMixer(
-      layer.kind, layer.config, {.scope = ParamScope(params), .root = ParamScope(params)});
+  Communicator& cp = *groups.cp;
+  const auto make = [&](ParamSet& params, int ranks) {
+    return MakeMixer(
+        layer.kind, layer.config,
+        {.scope = ParamScope(params), .root = ParamScope(params), .split = {.ranks = ranks}});
+  };
+  ParamSet whole, params;
+  make(whole, 1);
   RETURN_IF_ERROR(
-      ImportParams(layer.params, layer.path, ForeignNamesOf(layer.kind), device, dtype, params));
+      ImportParams(layer.params, layer.path, ForeignNamesOf(layer.kind), device, dtype, whole));
+  const std::unique_ptr<Mixer> mixer = make(params, groups.tp->size());
+  TakeParts(whole, *groups.tp, params);
   const int64_t rows = layer.x.shape[0], length = layer.x.shape[1], width = layer.config.width;
   std::vector<int32_t> cu_seqlens;
   for (int64_t r = 0; r <= rows; ++r) cu_seqlens.push_back(static_cast<int32_t>(r * length));
@@ -203,23 +227,40 @@ absl::Status RunLayer(const LayerCase& layer, Communicator& cp, Device device, D
   Tape tape(stream);
   tape.set_recording(false);
   const Var x_ND = tape.Input(Tensor::FromHost(own, {shard.tokens(), width}, dtype, device));
+  TensorShard heads(*groups.tp, /*sequence=*/false, shard.tokens());
+  const bool divided = groups.tp->size() > 1;
   const MixerContext context{.documents = shard.documents(),
-                             .shard = cp.size() > 1 ? &shard : nullptr};
-  const Tensor y_ND = mixer->Forward(tape, x_ND, context).y_ND.value;
-  std::ranges::copy(y_ND.ToDoubles(), y->begin() + shard.begin() * width);
+                             .shard = cp.size() > 1 ? &shard : nullptr,
+                             .heads = divided ? &heads : nullptr};
+  Var y_ND = mixer->Forward(tape, x_ND, context).y_ND;
+  if (divided) y_ND = LeaveLayer(tape, y_ND, &heads);
+  if (groups.tp->rank() == 0) {
+    std::ranges::copy(y_ND.value.ToDoubles(), y->begin() + shard.begin() * width);
+  }
   return absl::OkStatus();
+}
+
+// Why `ranks` cannot divide the layer's heads; empty if they can.
+std::string Undivided(const LayerCase& layer, int ranks) {
+  for (const HeadCount& count : HeadCountsOf(layer.kind, layer.config)) {
+    if (!count.DividedBy(ranks)) {
+      return StrCat(ranks, " ranks do not divide ", count.name, " = ", count.heads);
+    }
+  }
+  return "";
 }
 
 absl::Status CheckLayer(const LayerCase& layer, Device device, DType dtype, const Mesh& mesh,
                         KnownAnswerResult* result) {
   HostArray y{.shape = layer.x.shape, .values = std::vector<double>(layer.x.values.size())};
-  std::vector<absl::Status> statuses(mesh.cp);
-  if (mesh.cp == 1) {
-    statuses[0] = RunLayer(layer, *MakeGroupOfOne(), device, dtype, &y.values);
+  std::vector<absl::Status> statuses(mesh.size());
+  const auto run = [&](Communicator& world) {
+    statuses[world.rank()] = RunLayer(layer, MakeGroups(world, mesh), device, dtype, &y.values);
+  };
+  if (mesh.size() == 1) {
+    run(*MakeGroupOfOne());
   } else {
-    RunRanks(mesh.cp, [&](Communicator& cp) {
-      statuses[cp.rank()] = RunLayer(layer, cp, device, dtype, &y.values);
-    });
+    RunRanks(mesh.size(), run);
   }
   for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
   Compare({{"y", y}}, layer.outputs, "", AllowedOfLayer(dtype), &result->rows);
@@ -270,11 +311,15 @@ absl::StatusOr<KnownAnswerResult> CheckKnownAnswer(const std::string& path, Devi
       return result;
     }
     ASSIGN_OR_RETURN(const LayerCase layer, ReadLayer(file, path, kind));
+    if (const std::string reason = Undivided(layer, mesh.tp); !reason.empty()) {
+      result.skipped = reason;
+      return result;
+    }
     RETURN_IF_ERROR(CheckLayer(layer, device, dtype, mesh, &result));
     return result;
   }
   if (mesh.size() > 1) {
-    result.skipped = "ranks share the tokens of whole layers";
+    result.skipped = "ranks share whole layers";
     return result;
   }
   const OpCase* op_case = FindOpCase(op);

@@ -233,6 +233,7 @@ Tensor LanguageModel::Logits(Stream& stream, const Tensor& hidden_ND) {
 
 std::vector<MixerState> LanguageModel::MakeStates(int64_t sequences, int64_t capacity, DType dtype,
                                                   Device device) const {
+  CHECK(embed_.held == Box::Whole(embed_.spec.shape)) << "decoding is for one rank";
   std::vector<MixerState> states;
   for (int64_t loop = 0; loop < config_.loops; ++loop) {
     for (const auto& block : stack_->blocks()) {

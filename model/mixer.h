@@ -38,6 +38,9 @@ struct HeadCount {
   std::string name;  // "kv_heads"
   int64_t heads = 0;
   bool shared = false;
+  bool DividedBy(int64_t ranks) const {
+    return heads % ranks == 0 || (shared && ranks % heads == 0);
+  }
 };
 
 // One tensor that a decoding step carries from token to token.

@@ -21,16 +21,13 @@ std::vector<HeadCount> Divided(const ModelConfig& config) {
   return all;
 }
 
-bool Divides(int64_t ranks, const HeadCount& count) {
-  return count.heads % ranks == 0 || (count.shared && ranks % count.heads == 0);
-}
-
 }  // namespace
 
 absl::Status CheckSplit(const ModelConfig& config, const TensorSplit& split) {
   const std::vector<HeadCount> divided = Divided(config);
   const auto not_by = [&](int64_t ranks) {
-    return std::ranges::find_if(divided, [&](const auto& count) { return !Divides(ranks, count); });
+    return std::ranges::find_if(divided,
+                                [&](const auto& count) { return !count.DividedBy(ranks); });
   };
   const auto wrong = not_by(split.ranks);
   if (wrong == divided.end() && split.ranks <= config.vocab) return absl::OkStatus();

@@ -16,12 +16,12 @@ struct SelftestFlags {
   std::string device = "auto", dtype = "fp32", mesh = "cp=1";
 };
 
-// The ranks among which a layer's tokens are shared.
+// The ranks among which a layer's tokens and heads are shared.
 absl::StatusOr<Mesh> ReadMesh(const std::string& text, Device device) {
   ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(text));
   RETURN_IF_ERROR(mesh.CheckSupported());
   if (mesh.dp > 1) return absl::InvalidArgumentError("--mesh: known answers have one dp rank");
-  if (mesh.cp > 1 && device.backend != Backend::kCpu) {
+  if (mesh.size() > 1 && device.backend != Backend::kCpu) {
     return absl::InvalidArgumentError(
         "--mesh: its ranks are threads, which share no GPU: add --device cpu");
   }
@@ -83,7 +83,8 @@ Verb SelftestVerb() {
             app.add_option("files", flags->paths, "HDF5 files, or folders of them")->required();
             app.add_option("--dtype", flags->dtype, "fp32, fp64 (CPU) or bf16 (GPU)")
                 ->check(CLI::IsMember({"fp32", "fp64", "bf16"}));
-            app.add_option("--mesh", flags->mesh, "ranks that share a layer's tokens: cp=2");
+            app.add_option("--mesh", flags->mesh,
+                           "ranks that share a layer's tokens and heads: cp=2,tp=2");
             AddDeviceFlag(app, &flags->device);
             return [flags](VerbOutput& output) { return RunSelftest(*flags, output); };
           }};

@@ -9,9 +9,18 @@
 namespace lt2 {
 namespace {
 
+class GroupOfOne final : public RankLink {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  void Sum(const Tensor&) override {}
+  void Max(const Tensor&) override {}
+};
+
 struct Sizes {
   int64_t T, J, C, H, G, D, selected;
   std::vector<int64_t> cu_seqlens;
+  bool linked = false;  // targets go through an exchange
 };
 
 // Ascending lists of up to S positions, the token's own among them.
@@ -47,8 +56,10 @@ CaseData Instance(uint64_t seed, const Sizes& s) {
   }
   CaseData data{.op = "indexer_loss",
                 .name = absl::StrCat("t", s.T, "j", s.J, "c", s.C, "h", s.H, "x", s.G, "d", s.D,
-                                     " best ", s.selected),
-                .attributes = {{"scale", 1 / std::sqrt(static_cast<double>(s.D))}, {"weight", 0.5}},
+                                     " best ", s.selected, s.linked ? " linked" : ""),
+                .attributes = {{"scale", 1 / std::sqrt(static_cast<double>(s.D))},
+                               {"weight", 0.5},
+                               {"linked", s.linked ? 1.0 : 0.0}},
                 .inputs = {{"a", a},
                            {"b", RandomUniform(seed, "b", {1, s.T, s.C}, 0.2, 1.2)},
                            {"w", RandomNormal(seed, "w", {1, s.T, s.J})},
@@ -71,8 +82,10 @@ OpCase IndexerLossCase() {
                                        .keys_NS = c.Ints("keys"),
                                        .scale = c.Number("scale"),
                                        .documents = c.documents("a")};
+            static GroupOfOne alone;
             return {{"loss", IndexerLoss(c.tape(), c.FlatIn("a"), c.FlatIn("b"), c.FlatIn("w"),
-                                         target, c.Number("weight", 1))}};
+                                         target, c.Number("weight", 1),
+                                         c.Number("linked", 0) > 0 ? &alone : nullptr)}};
           },
           .instances =
               [](uint64_t seed) {
@@ -80,6 +93,8 @@ OpCase IndexerLossCase() {
                 for (const Sizes& sizes :
                      std::vector<Sizes>{{70, 4, 8, 4, 1, 18, 9, {0, 70}},
                                         {100, 3, 5, 6, 2, 8, 33, {0, 1, 64, 65, 100}},
+                                        {70, 4, 8, 4, 1, 18, 9, {0, 70}, /*linked=*/true},
+                                        {100, 3, 5, 6, 2, 8, 33, {0, 1, 64, 65, 100}, true},
                                         {20, 1, 1, 2, 2, 3, 64, {0, 20}},
                                         {1, 2, 3, 1, 1, 1, 4, {0, 1}}}) {
                   all.push_back(Instance(seed, sizes));
