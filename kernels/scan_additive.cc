@@ -84,38 +84,40 @@ ScanOutputs ScanAdditive(Tape& tape, const ScanAdditiveInputs& in, double scale,
     return wanted ? Tensor::Empty(shape, dtype, tape.device()) : Tensor();
   };
 
-  const std::vector<Tensor> kept = tape.Kept([&]() -> std::vector<Tensor> {
-    ScanAdditiveForwardArgs args{
-        .q_NHK = in.q_NHK.value,
-        .k_NHK = in.k_NHK.value,
-        .v_NGV = v,
-        .g_NG = in.g_NG.value,
-        .g_NGK = in.g_NGK.value,
-        .log_gamma_G = in.log_gamma_G,
-        .initial_DGKV = in.initial_state_DGKV.value,
-        .documents = documents,
-        .scale = scale,
-        .o_NGV = Tensor::Empty(v.shape(), v.dtype(), tape.device()),
-        .final_DGKV =
-            state(wants_final, FinalRows(final_states, documents), AccumulatorOf(v.dtype())),
-        .states_CGKV = state(tape.saves(), documents.chunk_capacity(), v.dtype())};
-    StateLink::Incoming incoming;
-    if (link != nullptr) {
+  ScanAdditiveForwardArgs args{
+      .q_NHK = in.q_NHK.value,
+      .k_NHK = in.k_NHK.value,
+      .v_NGV = v,
+      .g_NG = in.g_NG.value,
+      .g_NGK = in.g_NGK.value,
+      .log_gamma_G = in.log_gamma_G,
+      .initial_DGKV = in.initial_state_DGKV.value,
+      .documents = documents,
+      .scale = scale,
+      .o_NGV = Tensor::Empty(v.shape(), v.dtype(), tape.device()),
+      .final_DGKV =
+          state(wants_final, FinalRows(final_states, documents), AccumulatorOf(v.dtype())),
+      .states_CGKV = state(tape.recording(), documents.chunk_capacity(), v.dtype())};
+  StateLink::Incoming incoming;
+  if (link != nullptr) {
+    // Of all this the state from the left alone survives recompute: it is small and was sent.
+    const std::vector<Tensor> kept = tape.Kept([&]() -> std::vector<Tensor> {
       incoming = link->Receive(tape.stream(), SegmentOf(tape.stream(), args));
-      args.initial_DGKV = incoming.state_1GKV;
-    }
-    ScanAdditiveForward(tape.stream(), args);
-    return {args.o_NGV, args.final_DGKV, args.states_CGKV, incoming.state_1GKV, incoming.maps};
-  });
-  std::vector<Tensor> out = {kept[0]};
-  if (wants_final) out.push_back(kept[1]);
+      return {incoming.state_1GKV, incoming.maps};
+    });
+    incoming = {kept[0], kept[1]};
+    args.initial_DGKV = incoming.state_1GKV;
+  }
+  ScanAdditiveForward(tape.stream(), args);
+  std::vector<Tensor> out = {args.o_NGV};
+  if (wants_final) out.push_back(args.final_DGKV);
 
   Node node{.name = "scan_additive"};
   node.input_grad = [&stream = tape.stream(), q = tape.Save(in.q_NHK), k = tape.Save(in.k_NHK),
                      v = tape.Save(in.v_NGV), g = tape.Save(in.g_NG),
                      g_channels = tape.Save(in.g_NGK), log_gamma = in.log_gamma_G,
-                     initial = tape.Save(in.initial_state_DGKV), scale, documents, states = kept[2],
-                     incoming = StateLink::Incoming{kept[3], kept[4]},
+                     initial = tape.Save(in.initial_state_DGKV), scale, documents,
+                     states = args.states_CGKV, incoming,
                      link](std::span<const Tensor> dy, std::span<GradSlot> dx) {
     ScanAdditiveBackwardArgs args{
         .q_NHK = q.get(),

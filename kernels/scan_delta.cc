@@ -85,40 +85,41 @@ ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
     return wanted ? Tensor::Empty(shape, dtype, tape.device()) : Tensor();
   };
 
-  const std::vector<Tensor> kept = tape.Kept([&]() -> std::vector<Tensor> {
-    ScanDeltaForwardArgs args{
-        .q_NHK = q,
-        .k_NHK = in.k_NHK.value,
-        .v_NGV = v,
-        .g_NG = in.g_NG.value,
-        .g_NGK = in.g_NGK.value,
-        .beta_NG = in.beta_NG.value,
-        .initial_DGKV = in.initial_state_DGKV.value,
-        .documents = documents,
-        .scale = scale,
-        .o_NGV = empty(v.shape()),
-        .final_DGKV =
-            state(wants_final, FinalRows(final_states, documents), AccumulatorOf(v.dtype())),
-        .states_CGKV = state(tape.saves(), documents.chunk_capacity(), v.dtype()),
-        .u_NGV = tape.saves() ? empty(v.shape()) : Tensor()};
-    StateLink::Incoming incoming;
-    if (link != nullptr) {
+  ScanDeltaForwardArgs args{
+      .q_NHK = q,
+      .k_NHK = in.k_NHK.value,
+      .v_NGV = v,
+      .g_NG = in.g_NG.value,
+      .g_NGK = in.g_NGK.value,
+      .beta_NG = in.beta_NG.value,
+      .initial_DGKV = in.initial_state_DGKV.value,
+      .documents = documents,
+      .scale = scale,
+      .o_NGV = empty(v.shape()),
+      .final_DGKV =
+          state(wants_final, FinalRows(final_states, documents), AccumulatorOf(v.dtype())),
+      .states_CGKV = state(tape.recording(), documents.chunk_capacity(), v.dtype()),
+      .u_NGV = tape.recording() ? empty(v.shape()) : Tensor()};
+  StateLink::Incoming incoming;
+  if (link != nullptr) {
+    // Of all this the state from the left alone survives recompute: it is small and was sent.
+    const std::vector<Tensor> kept = tape.Kept([&]() -> std::vector<Tensor> {
       incoming = link->Receive(tape.stream(), SegmentOf(tape.stream(), *link, args));
-      args.initial_DGKV = incoming.state_1GKV;
-    }
-    ScanDeltaForward(tape.stream(), args);
-    return {args.o_NGV, args.final_DGKV,     args.states_CGKV,
-            args.u_NGV, incoming.state_1GKV, incoming.maps};
-  });
-  std::vector<Tensor> out = {kept[0]};
-  if (wants_final) out.push_back(kept[1]);
+      return {incoming.state_1GKV, incoming.maps};
+    });
+    incoming = {kept[0], kept[1]};
+    args.initial_DGKV = incoming.state_1GKV;
+  }
+  ScanDeltaForward(tape.stream(), args);
+  std::vector<Tensor> out = {args.o_NGV};
+  if (wants_final) out.push_back(args.final_DGKV);
 
   Node node{.name = "scan_delta"};
   node.input_grad = [&stream = tape.stream(), q = tape.Save(in.q_NHK), k = tape.Save(in.k_NHK),
                      v = tape.Save(in.v_NGV), g = tape.Save(in.g_NG),
                      g_channels = tape.Save(in.g_NGK), beta = tape.Save(in.beta_NG),
-                     initial = tape.Save(in.initial_state_DGKV), scale, documents, states = kept[2],
-                     u = kept[3], incoming = StateLink::Incoming{kept[4], kept[5]},
+                     initial = tape.Save(in.initial_state_DGKV), scale, documents,
+                     states = args.states_CGKV, u = args.u_NGV, incoming,
                      link](std::span<const Tensor> dy, std::span<GradSlot> dx) {
     ScanDeltaBackwardArgs args{
         .q_NHK = q.get(),

@@ -90,47 +90,47 @@ ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
   const auto make = [&](bool wanted, const Shape& shape, DType of) {
     return wanted ? Tensor::Empty(shape, of, tape.device()) : Tensor();
   };
-  const std::vector<Tensor> kept = tape.Kept([&]() -> std::vector<Tensor> {
-    const int64_t F = FinalRows(link != nullptr ? FinalStates::kLast : final_states, documents);
-    const int64_t C = documents.chunk_capacity();
-    const auto state = [&](int64_t count) { return Shape{count, n.heads, n.k, n.v + 1}; };
-    ScanMlstmForwardArgs args{
-        .q_NHK = in.q_NHK.value,
-        .k_NHK = in.k_NHK.value,
-        .v_NHV = in.v_NHV.value,
-        .i_NH = in.i_NH.value,
-        .f_NH = in.f_NH.value,
-        .initial_DHKW = in.initial_state_DHKW.value,
-        .initial_max_DH = in.initial_max_DH,
-        .documents = documents,
-        .scale = scale,
-        .o_NHV = make(true, in.v_NHV.shape(), dtype),
-        .final_DHKW = make(wants_final || link != nullptr, state(F), accumulator),
-        .final_max_DH = make(wants_final || link != nullptr, {F, n.heads}, accumulator),
-        .den_NH = make(tape.saves(), {n.tokens, n.heads}, accumulator),
-        .states_CHKW = make(tape.saves(), state(C), dtype),
-        .maxes_CH = make(tape.saves(), {C, n.heads}, accumulator)};
-    StateLink::Incoming incoming;
-    if (link != nullptr) {
+  const int64_t F = FinalRows(link != nullptr ? FinalStates::kLast : final_states, documents);
+  const int64_t C = documents.chunk_capacity();
+  const bool saves = tape.recording();
+  const auto state = [&](int64_t count) { return Shape{count, n.heads, n.k, n.v + 1}; };
+  ScanMlstmForwardArgs args{
+      .q_NHK = in.q_NHK.value,
+      .k_NHK = in.k_NHK.value,
+      .v_NHV = in.v_NHV.value,
+      .i_NH = in.i_NH.value,
+      .f_NH = in.f_NH.value,
+      .initial_DHKW = in.initial_state_DHKW.value,
+      .initial_max_DH = in.initial_max_DH,
+      .documents = documents,
+      .scale = scale,
+      .o_NHV = make(true, in.v_NHV.shape(), dtype),
+      .final_DHKW = make(wants_final || link != nullptr, state(F), accumulator),
+      .final_max_DH = make(wants_final || link != nullptr, {F, n.heads}, accumulator),
+      .den_NH = make(saves, {n.tokens, n.heads}, accumulator),
+      .states_CHKW = make(saves, state(C), dtype),
+      .maxes_CH = make(saves, {C, n.heads}, accumulator)};
+  StateLink::Incoming incoming;
+  if (link != nullptr) {
+    // Of all this the state from the left alone survives recompute: it is small and was sent.
+    const std::vector<Tensor> kept = tape.Kept([&]() -> std::vector<Tensor> {
       incoming = link->Receive(tape.stream(), SegmentOf(tape.stream(), args));
-      args.initial_DHKW = incoming.state_1GKV;
-      args.initial_max_DH = incoming.max_1G;
-    }
-    ScanMlstmForward(tape.stream(), args);
-    return {args.o_NHV,       args.final_DHKW,     args.final_max_DH,   args.den_NH,
-            args.states_CHKW, args.maxes_CH,       incoming.state_1GKV, incoming.maps,
-            incoming.max_1G,  incoming.next_max_1G};
-  });
-  std::vector<Tensor> out = {kept[0]};
-  if (wants_final) out.push_back(kept[1]);
+      return {incoming.state_1GKV, incoming.maps, incoming.max_1G, incoming.next_max_1G};
+    });
+    incoming = {kept[0], kept[1], kept[2], kept[3]};
+    args.initial_DHKW = incoming.state_1GKV;
+    args.initial_max_DH = incoming.max_1G;
+  }
+  ScanMlstmForward(tape.stream(), args);
+  std::vector<Tensor> out = {args.o_NHV};
+  if (wants_final) out.push_back(args.final_DHKW);
 
   Node node{.name = "scan_mlstm"};
   node.input_grad = [&stream = tape.stream(), q = tape.Save(in.q_NHK), k = tape.Save(in.k_NHK),
                      v = tape.Save(in.v_NHV), i = tape.Save(in.i_NH), f = tape.Save(in.f_NH),
                      initial = tape.Save(in.initial_state_DHKW), initial_max = in.initial_max_DH,
-                     scale, documents, o = kept[0], final_max = kept[2], den = kept[3],
-                     states = kept[4], maxes = kept[5],
-                     incoming = StateLink::Incoming{kept[6], kept[7], kept[8], kept[9]},
+                     scale, documents, o = args.o_NHV, final_max = args.final_max_DH,
+                     den = args.den_NH, states = args.states_CHKW, maxes = args.maxes_CH, incoming,
                      link](std::span<const Tensor> dy, std::span<GradSlot> dx) {
     const Tensor dstates = states.on_host()
                                ? Tensor()
@@ -172,7 +172,7 @@ ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
   const std::vector<Var> vars = tape.Record(inputs, std::move(out), std::move(node));
   return {.o_NHV = vars[0],
           .final_state_DHKW = wants_final ? vars[1] : Var(),
-          .final_max_DH = wants_final ? kept[2] : Tensor()};
+          .final_max_DH = wants_final ? args.final_max_DH : Tensor()};
 }
 
 }  // namespace lt2

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/elementwise.h"
+
 namespace lt2 {
 namespace {
 
@@ -100,6 +102,10 @@ Var SelectedAttention(Tape& tape, Var q_NHD, Var k_NGD, Var v_NGE, const Tensor&
     const bool add_dk = dx[1].accumulate();
     const Tensor dk = dx[1].to();
     const bool add_dv = dx[2].accumulate();
+    const Tensor sum_dv = dx[2].to();
+    // A backend may write dk and dv in any order.
+    const bool one = sum_dv.defined() && dk.defined() && sum_dv.SharesStorageWith(dk);
+    const Tensor dv = one ? Tensor::Empty(dk.shape(), dk.dtype(), dk.device()) : sum_dv;
     SelectedAttentionBackward(stream, {.do_NHE = dy[0],
                                        .q_NHD = q.get(),
                                        .k_NGD = k.get(),
@@ -109,12 +115,13 @@ Var SelectedAttention(Tape& tape, Var q_NHD, Var k_NGD, Var v_NGE, const Tensor&
                                        .blocks_NGS = blocks_NGS,
                                        .dq_NHD = dq,
                                        .dk_NGD = dk,
-                                       .dv_NGE = dx[2].to(),
+                                       .dv_NGE = dv,
                                        .accumulate_dq = add_dq,
                                        .accumulate_dk = add_dk,
-                                       .accumulate_dv = add_dv,
+                                       .accumulate_dv = add_dv && !one,
                                        .options = options,
                                        .documents = documents});
+    if (one) AccumulateInto(stream, dk, dv);
   };
   return tape.Record({q_NHD, k_NGD, v_NGE}, kept[0],
                      {.name = "selected_attention", .input_grad = std::move(backward)});

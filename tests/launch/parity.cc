@@ -109,19 +109,20 @@ void ForgetSlowly(TrainStep& step) {
   step.optimizer().MastersChanged();
 }
 
-// The micro-batches of step `s` of a data-parallel rank among `dp`. What the step reports is added
-// to *reported, but what it says of the first micro-batch alone is left out unless all have it.
+// The micro-batches of step `s` of a data-parallel rank among `dp`. What the first step reports is
+// added to *reported, but what it says of the first micro-batch alone is left out unless all have
+// it.
 StepReport RunStep(TrainStep& step, const Problem& problem, int s, int dp, int rank,
                    const std::function<void()>& before_update, std::vector<double>* reported) {
-  const bool last = s + 1 == kParitySteps;
+  const bool first = s == 0;
   LoopDiagnostics seen;
-  step.Begin(/*diagnose=*/last);
+  step.Begin(/*diagnose=*/first);
   for (int64_t m = 0; m < step.options().micro_batches; ++m) {
-    step.MicroBatch(problem.batches[s][m * dp + rank], last && m == 0 ? &seen : nullptr);
+    step.MicroBatch(problem.batches[s][m * dp + rank], first && m == 0 ? &seen : nullptr);
   }
-  if (s == 0) before_update();
+  if (first) before_update();
   const StepReport report = step.Finish({.step = s + 1, .lr = 1e-4});
-  if (!last) return report;
+  if (!first) return report;
   for (const double sum : report.sums) reported->push_back(sum / report.counted_tokens);
   if (problem.dp > 1) return report;
   for (const auto* numbers :
@@ -154,6 +155,14 @@ Trace TrainAlone(StepOptions options, const Problem& problem) {
   step.InitializeParameters(7);
   if (problem.slow_decay) ForgetSlowly(step);
   Trace trace;
+  const auto parameters = [&] {
+    std::vector<std::vector<double>> values;
+    for (const Param* param : step.model().params().all()) {
+      values.push_back(param->master.ToDoubles());
+    }
+    return values;
+  };
+  trace.start = parameters();
   for (int s = 0; s < kParitySteps; ++s) {
     const auto look = [&] {
       for (const Param* param : step.model().params().all()) {
@@ -165,10 +174,20 @@ Trace TrainAlone(StepOptions options, const Problem& problem) {
     trace.norms.push_back(report.grad_norm);
   }
   step.optimizer().WaitForValues();
-  for (const Param* param : step.model().params().all()) {
-    trace.parameters.push_back(param->master.ToDoubles());
-  }
+  trace.parameters = parameters();
   return trace;
+}
+
+bool Resolves(const Trace& want, const Trace& exact) {
+  double largest = 0;
+  for (const std::vector<double>& gradient : exact.gradients) {
+    largest = std::max(largest, Norm(gradient));
+  }
+  for (size_t p = 0; p < exact.gradients.size(); ++p) {
+    const double size = Norm(exact.gradients[p]) + 1e-3 * largest;
+    if (Distance(want.gradients[p], exact.gradients[p]) > 1e-3 * size) return false;
+  }
+  return true;
 }
 
 Allowed::Slack Allowed::SlackOf(DType dtype) {
@@ -202,6 +221,7 @@ double Allowed::Gradient(size_t param) const {
 }
 double Allowed::Parameter(size_t param) const {
   return slack_.parameter * lt2::Norm(want_.parameters[param]) +
+         slack_.gradient * Distance(want_.parameters[param], want_.start[param]) +
          slack_.own * Distance(want_.parameters[param], exact_.parameters[param]);
 }
 

@@ -42,12 +42,17 @@ StepOptions OptionsOf(const ModelConfig& model, const Problem& problem, const Me
 // What training is held to.
 struct Trace {
   std::vector<double> losses, norms;
-  std::vector<double> reported;  // in the last step, of its first micro-batch and of all
-  std::vector<std::vector<double>> gradients, parameters;  // of the first step; at the end
+  std::vector<double> reported;  // in the first step, of its first micro-batch and of all
+  std::vector<std::vector<double>> gradients;          // of the first step
+  std::vector<std::vector<double>> start, parameters;  // before it, and at the end
 };
 
 // One rank, to which all rows are micro-batches.
 Trace TrainAlone(StepOptions options, const Problem& problem);
+
+// Whether one rank's rounded gradients are within 1e-3 of the exact ones: others are of problems so
+// near a singular point that only their order of magnitude is known.
+bool Resolves(const Trace& want, const Trace& exact);
 
 // How far a mesh may be from one rank, for each number of a trace.
 class Allowed {
@@ -61,6 +66,7 @@ class Allowed {
   double Norm(int step) const;
   double Reported(size_t i) const;
   double Gradient(size_t param) const;
+  // Of what it has become, and of how it has moved, which is as exact as gradients are.
   double Parameter(size_t param) const;
 
  private:

@@ -36,13 +36,17 @@ int64_t FromEnvironment(const char* name, int64_t fallback) {
   return text == nullptr ? fallback : std::atoll(text);
 }
 
+constexpr int64_t kMostSeeds = 1000;
+
 class Parity : public testing::TestWithParam<std::tuple<MixerCase, MeshCase>> {
  protected:
   void Check(DType dtype) {
     const auto& [mixer_case, mesh_case] = GetParam();
     const uint64_t base = Hash64(StrCat(mixer_case.name, mesh_case.name));
     const int64_t first = FromEnvironment("LT2_PARITY_SEED", 1);
-    for (int64_t n = 0; n < FromEnvironment("LT2_PARITY_SEEDS", 1); ++n) {
+    bool checked = false;
+    for (int64_t n = 0; n < FromEnvironment("LT2_PARITY_SEEDS", 1) || !checked; ++n) {
+      ASSERT_LT(n, kMostSeeds) << "no problem that rounding leaves alone";
       const int64_t seed = first + n;
       const int64_t vocab = ConfigOf(mixer_case).vocab;
       const Problem problem = RandomProblem(vocab, mesh_case.mesh, base + seed);
@@ -54,7 +58,9 @@ class Parity : public testing::TestWithParam<std::tuple<MixerCase, MeshCase>> {
       const Trace exact = TrainAlone(options, problem);
       options.dtype = dtype;
       const Trace want = dtype == DType::kF64 ? exact : TrainAlone(options, problem);
+      if (!Resolves(want, exact)) continue;
       const Allowed allowed(dtype, want, exact);
+      checked = true;
       RunRanks(mesh_case.mesh.size(), [&](Communicator& world) {
         TrainAsRank(MakeGroups(world, mesh_case.mesh), mesh_case, options, problem, want, allowed);
       });

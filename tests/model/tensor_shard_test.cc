@@ -45,6 +45,7 @@ struct Problem {
   RecomputePolicy recompute = RecomputePolicy::kNone;
   std::vector<int32_t> cu_seqlens;
   uint64_t seed = 0;
+  int changed = -1;  // of this document the tokens are others
   int64_t tokens() const { return cu_seqlens.back(); }
 };
 
@@ -96,9 +97,15 @@ Result RunStack(const Problem& problem, const TensorSplit& split, TensorShard* s
   const int64_t end = shares ? shard->Begin(shard->rank() + 1) : problem.tokens();
   const auto rows = [&](const char* name) {
     const Shape all = {problem.tokens(), config.width};
-    return Tensor::FromHost(RandomNormal(problem.seed, name, all).values, all, DType::kF64, {})
-        .Rows(first, end)
-        .Clone();
+    std::vector<double> values = RandomNormal(problem.seed, name, all).values;
+    if (name == std::string("x") && problem.changed >= 0) {
+      const std::vector<double> others = RandomNormal(problem.seed, "other x", all).values;
+      const int64_t begin = problem.cu_seqlens[problem.changed] * config.width;
+      std::copy(others.begin() + begin,
+                others.begin() + problem.cu_seqlens[problem.changed + 1] * config.width,
+                values.begin() + begin);
+    }
+    return Tensor::FromHost(values, all, DType::kF64, {}).Rows(first, end).Clone();
   };
   const Documents documents = Documents::Of(problem.cu_seqlens, stream.device);
   Result result;
@@ -175,6 +182,30 @@ TEST_P(TensorShardTest, IsAsOneRank) {
       ExpectNear(grad, want.grads.at(name), name);
     }
   }
+}
+
+TEST_P(TensorShardTest, DocumentsDoNotSeeEachOther) {
+  const TensorSplit& split = GetParam().split;
+  Problem problem = RandomProblem(GetParam().mixer_case, Hash64(GetParam().name()));
+  problem.cu_seqlens = {0, 5, 37, 51};
+  RunRanks(split.ranks, [&](Communicator& tp) {
+    TensorShard shard(tp, split.sequence, problem.tokens());
+    std::map<std::string, std::vector<double>> sums;
+    const Result before = RunStack(problem, split, &shard, &sums);
+    const int64_t first = split.sequence ? shard.Begin(tp.rank()) : 0;
+    for (int changed = 0; changed < 3; ++changed) {
+      Problem other = problem;
+      other.changed = changed;
+      const Result after = RunStack(other, split, &shard, &sums);
+      for (size_t i = 0; i < before.y.size(); ++i) {
+        const int64_t token = first + static_cast<int64_t>(i) / problem.config.width;
+        if (problem.cu_seqlens[changed] <= token && token < problem.cu_seqlens[changed + 1])
+          continue;
+        ASSERT_EQ(after.y[i], before.y[i]) << "document " << changed << ", token " << token;
+        ASSERT_EQ(after.dx[i], before.dx[i]) << "document " << changed << ", token " << token;
+      }
+    }
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixers, TensorShardTest, testing::ValuesIn(AllSplitCases()),
