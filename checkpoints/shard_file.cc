@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -13,30 +14,39 @@
 namespace lt2 {
 namespace {
 
-std::string DatasetName(const CheckpointInfo& info, const TensorPiece& piece, bool several) {
-  std::string name = StrCat(info.id, "/", piece.path());
-  if (several) StrAppend(&name, "@", absl::StrJoin(piece.box.begin, ","));
+std::string DatasetName(const CheckpointInfo& info, const StoredTensor& tensor, const Box& box) {
+  std::string name = StrCat(info.id, "/", tensor.path());
+  if (tensor.boxes.size() > 1) StrAppend(&name, "@", absl::StrJoin(box.begin, ","));
   return name;
 }
 
-// How many of the rank's boxes belong to each tensor.
-std::map<std::string, int> BoxesPerTensor(std::span<const TensorPiece> pieces) {
-  std::map<std::string, int> count;
-  for (const TensorPiece& piece : pieces) count[piece.path()] += !piece.box.empty();
-  return count;
-}
-
-// The entry of the piece's tensor, made if it is the first.
-StoredTensor& EntryOf(std::vector<StoredTensor>& tensors, const TensorPiece& piece) {
-  for (StoredTensor& tensor : tensors) {
-    if (tensor.group == piece.group && tensor.name == piece.name) return tensor;
+// Finds tensors by path as they are added.
+class TensorList {
+ public:
+  explicit TensorList(std::vector<StoredTensor>& tensors) : tensors_(tensors) {
+    for (size_t i = 0; i < tensors.size(); ++i) index_.emplace(tensors[i].path(), i);
   }
-  tensors.push_back({.group = piece.group,
-                     .name = piece.name,
-                     .dtype = piece.tensor.dtype(),
-                     .shape = piece.shape,
-                     .boxes = {}});
-  return tensors.back();
+  // The entry of `like`'s tensor, made without boxes if it is the first.
+  StoredTensor& Entry(const StoredTensor& like) {
+    const auto [at, is_new] = index_.emplace(like.path(), tensors_.size());
+    if (is_new) {
+      tensors_.push_back(like);
+      tensors_.back().boxes.clear();
+    }
+    return tensors_[at->second];
+  }
+
+ private:
+  std::vector<StoredTensor>& tensors_;
+  std::map<std::string, size_t> index_;
+};
+
+StoredTensor TensorOf(const TensorPiece& piece) {
+  return {.group = piece.group,
+          .name = piece.name,
+          .dtype = piece.tensor.dtype(),
+          .shape = piece.shape,
+          .boxes = {}};
 }
 
 absl::Status Identify(h5::File& file, const CheckpointInfo& info, int rank) {
@@ -46,27 +56,21 @@ absl::Status Identify(h5::File& file, const CheckpointInfo& info, int rank) {
   return file.SetAttribute("/", "rank", int64_t{rank});
 }
 
-absl::StatusOr<StoredBox> WriteBox(h5::File& file, const std::string& shard,
-                                   const std::string& dataset, const TensorPiece& piece,
-                                   const std::byte* data) {
-  CHECK_EQ(piece.tensor.size(), piece.box.size()) << piece.path();
-  RETURN_IF_ERROR(file.Write(dataset, H5Type(piece.tensor.dtype()), piece.box.extent, data));
+// Makes room for a box in the file and notes where.
+absl::Status Place(h5::File& file, const std::string& dataset, const StoredTensor& tensor,
+                   StoredBox& stored) {
+  RETURN_IF_ERROR(file.CreateDataset(dataset, H5Type(tensor.dtype), stored.box.extent));
   ASSIGN_OR_RETURN(const h5::DatasetInfo info, file.Info(dataset));
   if (info.offset < 0) {
     return absl::InternalError(
-        StrCat(file.path(), ": ", dataset, " was not stored in one contiguous piece"));
+        StrCat(file.path(), ": ", dataset, " did not get one contiguous place"));
   }
-  return StoredBox{
-      .file = shard,
-      .dataset = dataset,
-      .offset = info.offset,
-      .box = piece.box,
-      .hash = Hash128({data, static_cast<size_t>(piece.tensor.bytes())}),
-  };
+  stored.dataset = dataset;
+  stored.offset = info.offset;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<StoredFile> Describe(const std::string& directory, const std::string& name,
-                                    std::span<const StoredTensor> tensors) {
+std::vector<ByteRange> RangesOf(std::span<const StoredTensor> tensors) {
   std::vector<ByteRange> ranges;
   for (const StoredTensor& tensor : tensors) {
     for (const StoredBox& stored : tensor.boxes) {
@@ -75,48 +79,126 @@ absl::StatusOr<StoredFile> Describe(const std::string& directory, const std::str
   }
   std::sort(ranges.begin(), ranges.end(),
             [](const ByteRange& a, const ByteRange& b) { return a.offset < b.offset; });
-  ASSIGN_OR_RETURN(const ByteFile file, ByteFile::Open(JoinPath(directory, name)));
-  ASSIGN_OR_RETURN(std::string frame, FrameHash(file, ranges));
-  return StoredFile{.name = name, .bytes = file.size(), .frame = std::move(frame)};
+  return ranges;
+}
+
+// Makes the file of shard `rank` at `path`.
+absl::Status CreateAt(const std::string& path, int rank, const CheckpointInfo& info,
+                      ShardContent& plan) {
+  ASSIGN_OR_RETURN(h5::File file, h5::File::Create(path));
+  RETURN_IF_ERROR(Identify(file, info, rank));
+  for (StoredTensor& tensor : plan.tensors) {
+    for (StoredBox& stored : tensor.boxes) {
+      stored.file = ShardName(rank);
+      RETURN_IF_ERROR(Place(file, DatasetName(info, tensor, stored.box), tensor, stored));
+    }
+  }
+  RETURN_IF_ERROR(file.Close());
+  ASSIGN_OR_RETURN(const ByteFile made, ByteFile::Open(path));
+  ASSIGN_OR_RETURN(std::string frame, FrameHash(made, RangesOf(plan.tensors)));
+  plan.file = {.name = ShardName(rank), .bytes = made.size(), .frame = std::move(frame)};
+  return absl::OkStatus();
+}
+
+// Where a shard's frame is made before it goes to its place.
+std::string Aside(const std::string& directory, int rank) {
+  return JoinPath(directory, StrCat(ShardName(rank), ".frame"));
 }
 
 }  // namespace
 
 std::string ShardName(int rank) { return absl::StrFormat("shard-%05d.h5", rank); }
 
+ShardContent PlanShard(std::span<const TensorPiece> pieces) {
+  ShardContent plan;
+  TensorList tensors(plan.tensors);
+  for (const TensorPiece& piece : pieces) {
+    CHECK_EQ(piece.tensor.size(), piece.box.size()) << piece.path();
+    if (!piece.box.empty()) tensors.Entry(TensorOf(piece)).boxes.push_back({.box = piece.box});
+  }
+  return plan;
+}
+
+void AddTo(ShardContent& plan, const ShardContent& other) {
+  TensorList tensors(plan.tensors);
+  for (const StoredTensor& tensor : other.tensors) {
+    std::vector<StoredBox>& boxes = tensors.Entry(tensor).boxes;
+    boxes.insert(boxes.end(), tensor.boxes.begin(), tensor.boxes.end());
+  }
+}
+
+absl::Status CreateShard(const std::string& directory, int rank, const CheckpointInfo& info,
+                         ShardContent& plan) {
+  return CreateAt(JoinPath(directory, ShardName(rank)), rank, info, plan);
+}
+
+absl::Status PlaceBoxes(const std::string& directory, int rank, ShardContent& plan) {
+  // Ids are of one length, and nothing else of a checkpoint changes its files' structure.
+  const CheckpointInfo any{.id = std::string(16, '0')};
+  RETURN_IF_ERROR(CreateAt(Aside(directory, rank), rank, any, plan));
+  return FileSystem::Get().RemoveAll(Aside(directory, rank));
+}
+
+absl::StatusOr<StoredFile> WriteFrame(const std::string& directory, int rank,
+                                      const CheckpointInfo& info, const ShardContent& placed) {
+  const std::string aside = Aside(directory, rank);
+  ShardContent made = placed;
+  RETURN_IF_ERROR(CreateAt(aside, rank, info, made));
+  const std::vector<ByteRange> ranges = RangesOf(made.tensors);
+  if (ranges != RangesOf(placed.tensors) || made.file.bytes != placed.file.bytes) {
+    return absl::InternalError(StrCat(aside, ": boxes have other places than planned"));
+  }
+  ASSIGN_OR_RETURN(const ByteFile from, ByteFile::Open(aside));
+  ASSIGN_OR_RETURN(const ByteFile to, ByteFile::OpenToWrite(JoinPath(directory, made.file.name)));
+  RETURN_IF_ERROR(CopyFrame(from, ranges, to));
+  RETURN_IF_ERROR(FileSystem::Get().RemoveAll(aside));
+  return made.file;
+}
+
+absl::StatusOr<ShardContent> WriteBoxes(const std::string& directory, const CheckpointInfo& info,
+                                        const ShardContent& placed,
+                                        std::span<const TensorPiece> pieces,
+                                        std::span<const std::byte* const> data) {
+  CHECK_EQ(pieces.size(), data.size());
+  std::map<std::string, const StoredTensor*> all;
+  for (const StoredTensor& tensor : placed.tensors) all.emplace(tensor.path(), &tensor);
+  ShardContent written{.file = placed.file, .tensors = {}};
+  TensorList tensors(written.tensors);
+  const std::string path = JoinPath(directory, placed.file.name);
+  ASSIGN_OR_RETURN(const ByteFile file, ByteFile::OpenToWrite(path));
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const TensorPiece& piece = pieces[i];
+    if (piece.box.empty()) continue;
+    const StoredTensor& tensor = *all.at(piece.path());
+    const auto place = std::find_if(tensor.boxes.begin(), tensor.boxes.end(),
+                                    [&](const StoredBox& box) { return box.box == piece.box; });
+    CHECK(place != tensor.boxes.end()) << piece.path() << " " << piece.box.ToString();
+    const std::span bytes(data[i], static_cast<size_t>(piece.tensor.bytes()));
+    RETURN_IF_ERROR(file.Write(place->offset, bytes));
+    StoredBox stored = *place;
+    stored.dataset = DatasetName(info, tensor, stored.box);
+    stored.hash = Hash128(bytes);
+    tensors.Entry(TensorOf(piece)).boxes.push_back(std::move(stored));
+  }
+  RETURN_IF_ERROR(FileSystem::Get().Sync(path));
+  return written;
+}
+
 absl::StatusOr<ShardContent> WriteShard(const std::string& directory, int rank,
                                         const CheckpointInfo& info,
                                         std::span<const TensorPiece> pieces,
                                         std::span<const std::byte* const> data) {
-  CHECK_EQ(pieces.size(), data.size());
-  const std::string name = ShardName(rank);
-  const std::string path = JoinPath(directory, name);
-  ShardContent content;
-  const std::map<std::string, int> count = BoxesPerTensor(pieces);
-
-  ASSIGN_OR_RETURN(h5::File file, h5::File::Create(path));
-  RETURN_IF_ERROR(Identify(file, info, rank));
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const TensorPiece& piece = pieces[i];
-    if (piece.box.empty()) continue;
-    const std::string dataset = DatasetName(info, piece, count.at(piece.path()) > 1);
-    ASSIGN_OR_RETURN(StoredBox stored, WriteBox(file, name, dataset, piece, data[i]));
-    EntryOf(content.tensors, piece).boxes.push_back(std::move(stored));
-  }
-  RETURN_IF_ERROR(file.Close());
-  RETURN_IF_ERROR(FileSystem::Get().Sync(path));
-  ASSIGN_OR_RETURN(content.file, Describe(directory, name, content.tensors));
-  return content;
+  ShardContent shard = PlanShard(pieces);
+  RETURN_IF_ERROR(CreateShard(directory, rank, info, shard));
+  return WriteBoxes(directory, info, shard, pieces, data);
 }
 
 absl::Status VerifyShard(const std::string& directory, const ShardContent& content) {
   ASSIGN_OR_RETURN(const ByteFile file, ByteFile::Open(JoinPath(directory, content.file.name)));
   file.DropCache();
-  std::vector<std::byte> bytes;
   for (const StoredTensor& tensor : content.tensors) {
     for (const StoredBox& stored : tensor.boxes) {
-      bytes.resize(stored.box.size() * SizeOf(tensor.dtype));
-      RETURN_IF_ERROR(ReadStoredBox(file, tensor, stored, bytes));
+      RETURN_IF_ERROR(CheckStoredBox(file, tensor, stored));
     }
   }
   return absl::OkStatus();
@@ -139,8 +221,9 @@ absl::StatusOr<Manifest> MergeShards(const CheckpointInfo& info,
                                      std::span<const ShardContent> shards) {
   Manifest manifest{.info = info, .files = {}, .tensors = {}};
   std::map<std::string, size_t> index;
+  std::set<std::string> files;
   for (const ShardContent& shard : shards) {
-    manifest.files.push_back(shard.file);
+    if (files.insert(shard.file.name).second) manifest.files.push_back(shard.file);
     for (const StoredTensor& part : shard.tensors) {
       const auto [at, is_new] = index.emplace(part.path(), manifest.tensors.size());
       if (is_new) {
@@ -170,7 +253,20 @@ absl::Status ReadStoredBox(const ByteFile& file, const StoredTensor& tensor,
                            const StoredBox& stored, std::span<std::byte> to) {
   CHECK_EQ(static_cast<int64_t>(to.size()), stored.box.size() * SizeOf(tensor.dtype));
   RETURN_IF_ERROR(file.Read(stored.offset, to));
-  if (Hash128(to) == stored.hash) return absl::OkStatus();
+  return CheckHash(file, tensor, stored, Hash128(to));
+}
+
+absl::Status CheckStoredBox(const ByteFile& file, const StoredTensor& tensor,
+                            const StoredBox& stored) {
+  Hasher128 hasher;
+  RETURN_IF_ERROR(
+      HashRange(file, {stored.offset, stored.box.size() * SizeOf(tensor.dtype)}, hasher));
+  return CheckHash(file, tensor, stored, hasher.Digest());
+}
+
+absl::Status CheckHash(const ByteFile& file, const StoredTensor& tensor, const StoredBox& stored,
+                       const std::string& hash) {
+  if (hash == stored.hash) return absl::OkStatus();
   return absl::DataLossError(StrCat(file.path(), ": ", tensor.path(), " ", stored.box.ToString(),
                                     " at byte ", stored.offset, " does not match its hash"));
 }

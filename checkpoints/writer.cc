@@ -1,18 +1,13 @@
 #include "checkpoints/writer.h"
 
-#include <unistd.h>
-
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <new>
 
-#include "absl/strings/str_format.h"
 #include "checkpoints/agreement.h"
-#include "checkpoints/index_file.h"
+#include "checkpoints/assemble.h"
 #include "core/cuda.h"
 #include "core/file.h"
-#include "core/hash.h"
 #include "core/log.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
@@ -25,14 +20,6 @@ int64_t TotalBytes(std::span<const TensorPiece> pieces) {
   int64_t bytes = 0;
   for (const TensorPiece& piece : pieces) bytes += piece.tensor.bytes();
   return bytes;
-}
-
-// Names this save and no other: two saves of one process differ in the time, two processes in pid
-// or host.
-std::string MakeId(const std::string& host, int64_t step) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const int64_t nanoseconds = std::chrono::nanoseconds(now).count();
-  return absl::StrFormat("%016x", Hash64(StrCat(host, "/", getpid(), "/", nanoseconds, "/", step)));
 }
 
 // The error that all ranks report. A failed save is a failure while running, whatever it was that
@@ -62,16 +49,6 @@ struct Writer::Job {
   std::atomic<bool> done{false};
   std::thread thread;
   double begun = 0, stalled = 0;
-
-  void Write(int rank, bool verify) {
-    TraceRange range("checkpoint_write");
-    result = WriteShard(temporary, rank, info, pieces, data);
-    if (result.ok() && verify) {
-      const absl::Status read_back = VerifyShard(temporary, *result);
-      if (!read_back.ok()) result = read_back;
-    }
-    done.store(true, std::memory_order_release);
-  }
 };
 
 Writer::Writer(std::string root, Communicator& world, WriterOptions options)
@@ -130,7 +107,8 @@ absl::StatusOr<std::string> Writer::MakeTemporary(const CheckpointInfo& info) co
 absl::Status Writer::Begin(CheckpointInfo info, std::span<const TensorPiece> pieces) {
   CHECK(!in_flight()) << "the save of step " << job_->info.step << " was not published";
   const double begun = MonotonicSeconds();
-  info.id = world_.BroadcastString(world_.rank() == 0 ? MakeId(world_.host(), info.step) : "");
+  info.id =
+      world_.BroadcastString(world_.rank() == 0 ? MakeCheckpointId(world_.host(), info.step) : "");
   absl::StatusOr<std::string> temporary = "";
   if (world_.rank() == 0) {
     temporary = MakeTemporary(info);
@@ -144,23 +122,69 @@ absl::Status Writer::Begin(CheckpointInfo info, std::span<const TensorPiece> pie
   job_->info = std::move(info);
   job_->temporary = *std::move(temporary);
   job_->pieces.assign(pieces.begin(), pieces.end());
-  absl::StatusOr<std::vector<const std::byte*>> data = Stage(pieces);
-  if (!data.ok()) {
-    job_->result = data.status();  // told to the other ranks when all publish
+  if (absl::Status prepared = Prepare(*job_); !prepared.ok()) {
+    job_->result = prepared;  // told to the other ranks when all publish
     job_->done = true;
+  } else if (options_.async) {
+    job_->thread = std::thread([this, job = job_.get()] { Write(*job); });
   } else {
-    job_->data = *std::move(data);
-    const auto write = [job = job_.get(), rank = world_.rank(), verify = options_.verify_writes] {
-      job->Write(rank, verify);
-    };
-    if (options_.async) {
-      job_->thread = std::thread(write);
-    } else {
-      write();
-    }
+    Write(*job_);
   }
   job_->stalled = MonotonicSeconds() - begun;
   return absl::OkStatus();
+}
+
+absl::Status Writer::Prepare(Job& job) {
+  if (options_.sharing && placed_.file.name.empty()) {
+    absl::StatusOr<ShardContent> placed = PlaceShared(job);
+    RETURN_IF_ERROR(placed.status());
+    placed_ = *std::move(placed);
+  }
+  ASSIGN_OR_RETURN(job.data, Stage(job.pieces));
+  return absl::OkStatus();
+}
+
+// The group's first rank finds a place for everyone's boxes.
+absl::StatusOr<ShardContent> Writer::PlaceShared(const Job& job) const {
+  Communicator& group = *options_.sharing;
+  const std::vector<std::string> plans = group.GatherStrings(ToJson(PlanShard(job.pieces)));
+  const auto place = [&]() -> absl::StatusOr<std::string> {
+    ShardContent all;
+    for (const std::string& plan : plans) {
+      ASSIGN_OR_RETURN(const ShardContent one, ParseShardContent(plan));
+      AddTo(all, one);
+    }
+    RETURN_IF_ERROR(PlaceBoxes(job.temporary, world_.rank(), all));
+    return ToJson(all);
+  };
+  const absl::StatusOr<std::string> placed =
+      BroadcastResult(group, group.rank() == 0 ? place() : "");
+  RETURN_IF_ERROR(placed.status());
+  return ParseShardContent(*placed);
+}
+
+absl::StatusOr<ShardContent> Writer::WriteShared(const Job& job) const {
+  StoredFile file{.name = placed_.file.name, .bytes = placed_.file.bytes, .frame = ""};
+  if (options_.sharing->rank() == 0) {
+    ASSIGN_OR_RETURN(file, WriteFrame(job.temporary, world_.rank(), job.info, placed_));
+  }
+  ASSIGN_OR_RETURN(ShardContent mine,
+                   WriteBoxes(job.temporary, job.info, placed_, job.pieces, job.data));
+  mine.file = std::move(file);
+  return mine;
+}
+
+// In a thread of its own with `async`.
+void Writer::Write(Job& job) const {
+  TraceRange range("checkpoint_write");
+  job.result = options_.sharing
+                   ? WriteShared(job)
+                   : WriteShard(job.temporary, world_.rank(), job.info, job.pieces, job.data);
+  if (job.result.ok() && options_.verify_writes) {
+    const absl::Status read_back = VerifyShard(job.temporary, *job.result);
+    if (!read_back.ok()) job.result = read_back;
+  }
+  job.done.store(true, std::memory_order_release);
 }
 
 bool Writer::LocalDone() const { return !job_ || job_->done.load(std::memory_order_acquire); }
@@ -207,7 +231,7 @@ absl::StatusOr<std::string> Writer::PublishAsRoot(
     const absl::StatusOr<std::vector<ShardContent>>& shards) const {
   const auto publish = [&]() -> absl::StatusOr<std::string> {
     RETURN_IF_ERROR(shards.status());
-    ASSIGN_OR_RETURN(const int64_t bytes, Assemble(*shards));
+    ASSIGN_OR_RETURN(const int64_t bytes, Assemble(job_->temporary, job_->info, *shards));
     RETURN_IF_ERROR(options_.may_publish());
     RETURN_IF_ERROR(Rename());
     return StrCat(bytes);
@@ -224,16 +248,6 @@ absl::StatusOr<std::string> Writer::PublishAsRoot(
     LogWarn(StrCat("old checkpoints could not be deleted: ", std::string(status.message())));
   }
   return bytes;
-}
-
-absl::StatusOr<int64_t> Writer::Assemble(std::span<const ShardContent> shards) const {
-  ASSIGN_OR_RETURN(Manifest manifest, MergeShards(job_->info, shards));
-  ASSIGN_OR_RETURN(StoredFile index, WriteIndex(job_->temporary, manifest));
-  manifest.files.push_back(std::move(index));
-  const std::string path = JoinPath(job_->temporary, kManifestFile);
-  RETURN_IF_ERROR(FileSystem::Get().WriteFile(path, ToJson(manifest)));
-  RETURN_IF_ERROR(FileSystem::Get().Sync(job_->temporary));
-  return manifest.bytes();
 }
 
 absl::Status Writer::Rename() const {

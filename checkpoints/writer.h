@@ -28,6 +28,10 @@ struct WriterOptions {
   bool async = false;
   bool verify_writes = false;  // read every box back from disk before publishing
   Retention retention;
+  // The ranks that write one file together, this one among them (those of a host); nullptr: each
+  // rank has a file of its own. All saves must then be of the same boxes: where they lie is agreed
+  // on at the first.
+  std::shared_ptr<Communicator> sharing;
   // Asked by rank 0 right before publishing: an error (the run's lock was lost) discards the save.
   std::function<absl::Status()> may_publish = [] { return absl::OkStatus(); };
 };
@@ -72,7 +76,11 @@ class Writer {
   // Whether pieces are written from a copy: the run goes on meanwhile, or they lie on a GPU.
   bool NeedsCopy(std::span<const TensorPiece> pieces) const;
   absl::StatusOr<std::vector<const std::byte*>> Stage(std::span<const TensorPiece> pieces);
-  absl::StatusOr<int64_t> Assemble(std::span<const ShardContent> shards) const;
+  // Everything that can fail before the writing begins. Collective.
+  absl::Status Prepare(Job& job);
+  absl::StatusOr<ShardContent> PlaceShared(const Job& job) const;
+  void Write(Job& job) const;
+  absl::StatusOr<ShardContent> WriteShared(const Job& job) const;
   absl::Status Rename() const;
   absl::StatusOr<std::vector<ShardContent>> GatherShards() const;
   absl::StatusOr<std::string> PublishAsRoot(
@@ -81,6 +89,7 @@ class Writer {
   const std::string root_;
   Communicator& world_;
   const WriterOptions options_;
+  ShardContent placed_;  // of the file that several ranks share
   std::unique_ptr<std::byte[]> staging_;
   int64_t staging_capacity_ = 0;
   std::unique_ptr<Job> job_;

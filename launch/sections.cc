@@ -32,16 +32,6 @@ void RefuseOn(const ConfigTable& table, std::string_view key) {
   if (on) table.AddError(key, "is not supported by this version; set it to false or remove it");
 }
 
-// The same for a choice: only `supported` of `allowed` works.
-void RefuseOther(const ConfigTable& table, std::string_view key,
-                 const std::vector<std::string>& allowed, const std::string& supported) {
-  const int choice = table.ReadChoice(key, allowed, 0);
-  if (allowed[choice] != supported) {
-    table.AddError(key, StrCat("\"", allowed[choice], "\" is not supported by this version; use \"",
-                               supported, "\""));
-  }
-}
-
 }  // namespace
 
 RunSection RunSection::Read(const ConfigTable& table, const std::string& default_name) {
@@ -99,7 +89,7 @@ CheckpointConfig CheckpointConfig::Read(const ConfigTable& table) {
                &checkpoint.keep_every);
   table.Read("async", &checkpoint.async);
   table.Read("verify_writes", &checkpoint.verify_writes);
-  RefuseOther(table, "files", {"rank", "node"}, "rank");
+  checkpoint.per_node = table.ReadChoice("files", {"rank", "node"}, 0) == 1;
   RequireAtLeast(table, "keep_last", checkpoint.keep_last, 1);
   return checkpoint;
 }
@@ -109,6 +99,7 @@ void CheckpointConfig::Write(ConfigTable* table) const {
   table->Set("keep_last", keep_last);
   SetQuantity(*table, "keep_every", keep_every);
   table->Set("async", async);
+  table->Set("files", std::string_view(per_node ? "node" : "rank"));
   table->Set("verify_writes", verify_writes);
 }
 

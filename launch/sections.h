@@ -37,6 +37,7 @@ struct CheckpointConfig {
   int64_t keep_last = 3;
   Quantity keep_every{.value = 0, .unit = Quantity::Unit::kSteps};  // 0: none is kept for ever
   bool async = true;           // training goes on while the files are written
+  bool per_node = false;       // files = "node": the ranks of a host write one file together
   bool verify_writes = false;  // read back and compare before a checkpoint counts
 
   static CheckpointConfig Read(const ConfigTable& table);

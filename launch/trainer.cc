@@ -25,6 +25,7 @@
 #include "launch/train_step.h"
 #include "launch/validation.h"
 #include "launch/watchdog.h"
+#include "parallel/host_group.h"
 
 namespace lt2 {
 namespace {
@@ -165,10 +166,9 @@ absl::Status Trainer::OpenRunDir() {
       .async = config_.checkpoint.async,
       .verify_writes = config_.checkpoint.verify_writes,
       .retention = {.keep_last = config_.checkpoint.keep_last,
-                    .keep_every = config_.checkpoint.keep_every.Steps(config_.batch.tokens)}};
-  if (run_dir_ != nullptr) {
-    writer.may_publish = [lock = &run_dir_->lock()] { return lock->StillHeld(); };
-  }
+                    .keep_every = config_.checkpoint.keep_every.Steps(config_.batch.tokens)},
+      .sharing = config_.checkpoint.per_node ? MakeHostGroup(world_) : nullptr};
+  if (run_dir_) writer.may_publish = [lock = &run_dir_->lock()] { return lock->StillHeld(); };
   writer_ = std::make_unique<Writer>(paths_.checkpoints(), world_, std::move(writer));
   return Agree(world_, writer_->ReserveStaging(PiecesOf(*step_, /*owned=*/true)));
 }

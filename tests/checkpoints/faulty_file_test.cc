@@ -13,10 +13,20 @@ namespace {
 
 constexpr int kRanks = 2;
 
-int ChangesOfOneSave() {
+struct Mode {
+  bool async = false;
+  int sharing = 0;  // ranks a file; 0: each its own
+};
+
+absl::StatusOr<SavedCheckpoint> Save(const std::string& root, int64_t step, const Mode& mode) {
+  return SaveSample(root, step, static_cast<uint64_t>(step), kRanks, {.async = mode.async},
+                    /*scale=*/1, mode.sharing);
+}
+
+int ChangesOfOneSave(const Mode& mode) {
   TemporaryDirectory directory;
   FaultyFileSystem files;
-  EXPECT_TRUE(SaveSample(directory.path(), 1, 1, kRanks).ok());
+  EXPECT_TRUE(Save(directory.path(), 1, mode).ok());
   return files.changes();
 }
 
@@ -30,10 +40,10 @@ void ExpectAllPublishedSound(const std::string& root) {
   }
 }
 
-class FaultyFileTest : public testing::TestWithParam<bool> {};  // async?
+class FaultyFileTest : public testing::TestWithParam<Mode> {};
 
 TEST_P(FaultyFileTest, AFailureAnywhereIsToldAndCleanedUp) {
-  const int changes = ChangesOfOneSave();
+  const int changes = ChangesOfOneSave(GetParam());
   ASSERT_GT(changes, 6);
   for (int k = 1; k <= changes; ++k) {
     SCOPED_TRACE(testing::Message() << "change " << k);
@@ -41,7 +51,7 @@ TEST_P(FaultyFileTest, AFailureAnywhereIsToldAndCleanedUp) {
     ASSERT_TRUE(SaveSample(directory.path(), 1, 1, kRanks).ok());
     FaultyFileSystem files;
     files.FailAt(k, FaultyFileSystem::Mode::kOnce);
-    const auto saved = SaveSample(directory.path(), 2, 2, kRanks, {.async = GetParam()});
+    const auto saved = Save(directory.path(), 2, GetParam());
     ASSERT_TRUE(absl::IsResourceExhausted(saved.status())) << saved.status();
     EXPECT_NE(saved.status().message().find("a test says so"), std::string::npos);
     EXPECT_NE(saved.status().message().find("last good checkpoint"), std::string::npos);
@@ -49,13 +59,13 @@ TEST_P(FaultyFileTest, AFailureAnywhereIsToldAndCleanedUp) {
     EXPECT_EQ(Leftovers(directory.path()), std::vector<std::string>{});
 
     files.FailAt(0, FaultyFileSystem::Mode::kOnce);
-    EXPECT_TRUE(SaveSample(directory.path(), 2, 2, kRanks).ok());
+    EXPECT_TRUE(Save(directory.path(), 2, GetParam()).ok());
     ExpectAllPublishedSound(directory.path());
   }
 }
 
 TEST_P(FaultyFileTest, ACrashAnywhereLeavesOnlySoundCheckpoints) {
-  const int changes = ChangesOfOneSave();
+  const int changes = ChangesOfOneSave(GetParam());
   for (int k = 1; k <= changes; ++k) {
     SCOPED_TRACE(testing::Message() << "change " << k);
     TemporaryDirectory directory;
@@ -63,7 +73,7 @@ TEST_P(FaultyFileTest, ACrashAnywhereLeavesOnlySoundCheckpoints) {
     {
       FaultyFileSystem files;
       files.FailAt(k, FaultyFileSystem::Mode::kCrash);
-      EXPECT_FALSE(SaveSample(directory.path(), 2, 2, kRanks, {.async = GetParam()}).ok());
+      EXPECT_FALSE(Save(directory.path(), 2, GetParam()).ok());
     }
     ExpectAllPublishedSound(directory.path());
     ASSERT_TRUE(RemoveStale(directory.path()).ok());
@@ -72,10 +82,16 @@ TEST_P(FaultyFileTest, ACrashAnywhereLeavesOnlySoundCheckpoints) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, FaultyFileTest, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Modes, FaultyFileTest,
+                         testing::Values(Mode{}, Mode{.async = true}, Mode{.sharing = kRanks},
+                                         Mode{.async = true, .sharing = kRanks}),
+                         [](const auto& info) {
+                           return std::string(info.param.async ? "Async" : "") +
+                                  (info.param.sharing > 0 ? "Shared" : "Own");
+                         });
 
 TEST(FaultyFile, ACrashWhileReplacingLosesNeitherOldNorNew) {
-  for (int k = 1; k <= ChangesOfOneSave() + 2; ++k) {
+  for (int k = 1; k <= ChangesOfOneSave({}) + 2; ++k) {
     SCOPED_TRACE(testing::Message() << "change " << k);
     TemporaryDirectory directory;
     ASSERT_TRUE(SaveSample(directory.path(), 1, 1, 1).ok());

@@ -19,10 +19,13 @@ constexpr int64_t kScale = 100;  // some milliseconds a save
 using Pieces = std::vector<std::vector<TensorPiece>>;  // by rank
 
 [[noreturn]] void SaveForever(const std::string& root, int64_t step, const Pieces& pieces,
-                              bool async) {
+                              bool async, bool sharing) {
   for (;; ++step) {
     RunRanks(2, [&](Communicator& world) {
-      Writer writer(root, world, {.async = async, .retention = {.keep_last = 2}});
+      Writer writer(root, world,
+                    {.async = async,
+                     .retention = {.keep_last = 2},
+                     .sharing = sharing ? world.Split(0, world.rank(), "node") : nullptr});
       if (!writer.Begin(SampleInfo(step), pieces[world.rank()]).ok()) _exit(1);
       if (!writer.Publish().ok()) _exit(1);
     });
@@ -40,7 +43,9 @@ TEST(Kill, AtRandomTimesWhileSaving) {
   int interrupted = 0;
   for (int trial = 0; trial < 20; ++trial) {
     const pid_t child = fork();
-    if (child == 0) SaveForever(directory.path(), last + 1, pieces, trial % 2 == 1);
+    if (child == 0) {
+      SaveForever(directory.path(), last + 1, pieces, trial % 2 == 1, trial % 4 > 1);
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(20 + dice.Below(120)));
     ASSERT_EQ(kill(child, SIGKILL), 0);
     int status = 0;

@@ -46,7 +46,9 @@ TEST(NoSpace, AtEveryFill) {
     const int64_t fill = disk.free_bytes() - left;
     ASSERT_GE(fill, 0);
     ASSERT_TRUE(files.WriteFile(filler, std::string(fill, 'x')).ok());
-    const auto saved = SaveSample(root, 2, 2, 2, {.async = (left >> 13) % 2 == 0});
+    const int64_t mode = left >> 13;
+    const auto saved = SaveSample(root, 2, 2, 2, {.async = mode % 2 == 0}, 1,
+                                  /*sharing=*/mode % 4 > 1 ? 2 : 0);
     ExpectSample(first->path, 1);
     EXPECT_EQ(Leftovers(root), std::vector<std::string>{});
     if (saved.ok()) {

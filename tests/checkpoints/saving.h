@@ -31,15 +31,19 @@ inline CheckpointInfo SampleInfo(int64_t step) {
           .extra = {{"skipped", 3}, {"loss", 0.1}}};
 }
 
-// Saves the sample state of `seed` from `ranks` ranks, randomly cut; the result of rank 0.
+// Saves the sample state of `seed` from `ranks` ranks, randomly cut, each with a file of its own or
+// `sharing` of them with one; the result of rank 0.
 inline absl::StatusOr<SavedCheckpoint> SaveSample(const std::string& root, int64_t step,
                                                   uint64_t seed, int ranks,
-                                                  WriterOptions options = {}, int64_t scale = 1) {
+                                                  const WriterOptions& options = {},
+                                                  int64_t scale = 1, int sharing = 0) {
   Dice dice(seed * 7919 + step);
   const auto pieces = RandomPieces(SampleTensors(scale), ranks, seed, dice);
   std::vector<absl::StatusOr<SavedCheckpoint>> results(ranks, absl::UnknownError("not run"));
   RunRanks(ranks, [&](Communicator& world) {
-    Writer writer(root, world, options);
+    WriterOptions mine = options;
+    if (sharing > 0) mine.sharing = world.Split(world.rank() / sharing, world.rank(), "node");
+    Writer writer(root, world, mine);
     const absl::Status begun = writer.Begin(SampleInfo(step), pieces[world.rank()]);
     if (!begun.ok()) results[world.rank()] = begun;
     if (begun.ok()) results[world.rank()] = writer.Publish();

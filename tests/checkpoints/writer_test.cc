@@ -15,7 +15,8 @@ TEST(Writer, WhatAnyRanksSaveAnyBoxesLoad) {
     Dice dice(seed);
     const int writers = static_cast<int>(1 + dice.Below(6));
     const WriterOptions options{.async = dice.Below(2) == 1, .verify_writes = dice.Below(2) == 1};
-    const auto saved = SaveSample(directory.path(), 10, seed, writers, options);
+    const int sharing = static_cast<int>(dice.Below(4));  // ranks a file; 0: each its own
+    const auto saved = SaveSample(directory.path(), 10, seed, writers, options, 1, sharing);
     ASSERT_TRUE(saved.ok()) << saved.status();
     EXPECT_EQ(saved->path, JoinPath(directory.path(), "step-0000000010"));
     EXPECT_EQ(Leftovers(directory.path()), std::vector<std::string>{});
@@ -23,6 +24,11 @@ TEST(Writer, WhatAnyRanksSaveAnyBoxesLoad) {
     const auto report = Verify(saved->path);
     ASSERT_TRUE(report.ok() && report->sound()) << report->status();
     EXPECT_EQ(report->manifest.bytes(), saved->bytes);
+    const int each = std::max(1, sharing), shards = (writers + each - 1) / each;
+    ASSERT_EQ(report->manifest.files.size(), size_t(shards) + 1);  // and the index
+    for (int shard = 0; shard < shards; ++shard) {
+      EXPECT_EQ(report->manifest.files[shard].name, ShardName(shard * each));
+    }
     EXPECT_EQ(report->manifest.info.extra, SampleInfo(10).extra);
     ExpectSample(saved->path, seed);
 
@@ -56,6 +62,35 @@ TEST(Writer, AsyncSavesWhatTheTensorsHeldAtBegin) {
   });
   ExpectSample(JoinPath(directory.path(), StepName(1)), 3);
   ExpectSample(JoinPath(directory.path(), StepName(2)), 3);
+}
+
+TEST(Writer, LaterSavesOfASharedFileAreWholeToo) {
+  TemporaryDirectory directory;
+  Dice dice(4);
+  const auto tensors = SampleTensors();
+  auto pieces = RandomPieces(tensors, 4, /*seed=*/4, dice);
+  RunRanks(4, [&](Communicator& world) {
+    Writer writer(directory.path(), world,
+                  {.async = true, .sharing = world.Split(world.rank() / 2, 0, "node")});
+    for (int64_t step : {1, 2, 3}) {
+      ASSERT_TRUE(writer.Begin(SampleInfo(step), pieces[world.rank()]).ok());
+      const auto saved = writer.Publish();
+      ASSERT_TRUE(saved.ok()) << saved.status();
+    }
+  });
+  for (int64_t step : {2, 3}) {
+    const std::string path = JoinPath(directory.path(), StepName(step));
+    EXPECT_TRUE(Verify(path)->sound()) << Verify(path)->status();
+    EXPECT_EQ(FileSystem::Get().List(path).value(),
+              (std::vector<std::string>{kIndexFile, kManifestFile, ShardName(0), ShardName(2)}));
+    ExpectSample(path, 4);
+    const auto index = h5::File::Open(JoinPath(path, kIndexFile));
+    for (const SampleTensor& tensor : tensors) {
+      std::vector<double> values(tensor.shape.size());
+      ASSERT_TRUE(index->Read(tensor.path(), h5::Type::kF64, values.data()).ok());
+      EXPECT_EQ(values, SamplePiece(tensor, Box::Whole(tensor.shape), 4).tensor.ToDoubles());
+    }
+  }
 }
 
 TEST(Writer, ReplacesACheckpointOfTheSameStep) {
