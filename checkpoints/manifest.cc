@@ -1,6 +1,7 @@
 #include "checkpoints/manifest.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -18,14 +19,24 @@ Json ShapeToJson(const Shape& shape) {
   return Json(std::vector<int64_t>(shape.begin(), shape.end()));
 }
 
+// Nothing else is taken for a whole number: no fraction, no sign.
+uint64_t UnsignedFromJson(const Json& json) {
+  if (!json.is_number_unsigned()) throw std::runtime_error("a whole number is wanted");
+  return json;
+}
+
+int64_t CountFromJson(const Json& json) {
+  const uint64_t count = UnsignedFromJson(json);
+  if (count > uint64_t{INT64_MAX}) throw std::runtime_error("a number is too large");
+  return static_cast<int64_t>(count);
+}
+
 Shape ShapeFromJson(const Json& json) {
-  const auto extents = json.get<std::vector<int64_t>>();
-  if (extents.size() > Shape::kMaxRank) throw std::runtime_error("a shape has too many extents");
-  Shape shape;
-  for (int64_t extent : extents) {
-    if (extent < 0) throw std::runtime_error("a shape has a negative extent");
-    shape.push_back(extent);
+  if (!json.is_array() || json.empty() || json.size() > Shape::kMaxRank) {
+    throw std::runtime_error("a shape has one to five extents");
   }
+  Shape shape;
+  for (const Json& extent : json) shape.push_back(CountFromJson(extent));
   return shape;
 }
 
@@ -43,7 +54,8 @@ void to_json(Json& json, const StoredFile& file) {
 }
 
 void from_json(const Json& json, StoredFile& file) {
-  file = {.name = json.at("name"), .bytes = json.at("bytes"), .frame = json.at("frame")};
+  file = {
+      .name = json.at("name"), .bytes = CountFromJson(json.at("bytes")), .frame = json.at("frame")};
 }
 
 void to_json(Json& json, const StoredTensor& tensor) {
@@ -72,7 +84,7 @@ void from_json(const Json& json, StoredTensor& tensor) {
   for (const Json& box : json.at("boxes")) {
     tensor.boxes.push_back({.file = box.at("file"),
                             .dataset = box.at("dataset"),
-                            .offset = box.at("offset"),
+                            .offset = CountFromJson(box.at("offset")),
                             .box = {.begin = ShapeFromJson(box.at("begin")),
                                     .extent = ShapeFromJson(box.at("extent"))},
                             .hash = box.at("hash")});
@@ -96,16 +108,16 @@ Json InfoToJson(const CheckpointInfo& info) {
 
 CheckpointInfo InfoFromJson(const Json& json) {
   return {.id = json.at("id"),
-          .step = json.at("step"),
-          .tokens = json.at("tokens"),
-          .samples = json.at("data").at("samples"),
+          .step = CountFromJson(json.at("step")),
+          .tokens = CountFromJson(json.at("tokens")),
+          .samples = CountFromJson(json.at("data").at("samples")),
           .data = json.at("data").at("fingerprint"),
           .tokenizer = json.at("tokenizer").at("name"),
           .tokenizer_hash = json.at("tokenizer").at("hash"),
-          .seed = json.at("seed"),
+          .seed = UnsignedFromJson(json.at("seed")),
           .config = json.at("config"),
           .mesh = json.at("mesh").at("axes"),
-          .ranks = json.at("mesh").at("ranks"),
+          .ranks = static_cast<int>(CountFromJson(json.at("mesh").at("ranks"))),
           .code = json.at("code"),
           .extra = json.at("extra")};
 }
@@ -122,27 +134,82 @@ std::string SelfHash(Json json) {
   return Hash128(std::as_bytes(std::span(text)));
 }
 
-bool Lists(const Manifest& manifest, const std::string& file) {
-  return std::any_of(manifest.files.begin(), manifest.files.end(),
-                     [&](const StoredFile& stored) { return stored.name == file; });
+// How deep a manifest's values lie in each other at most: what walks them is recursive.
+constexpr int kDeepest = 32;
+
+Json Parse(std::string_view text) {
+  return Json::parse(text, [](int depth, Json::parse_event_t, Json&) {
+    if (depth > kDeepest) throw std::runtime_error("values lie too deep in each other");
+    return true;
+  });
 }
 
-absl::Status CheckTensors(const Manifest& manifest, const std::string& source) {
-  std::set<std::string> paths;
-  for (const StoredTensor& tensor : manifest.tensors) {
-    if (!paths.insert(tensor.path()).second) {
-      return absl::DataLossError(StrCat(source, ": ", tensor.path(), " is listed twice"));
+using BytesByFile = std::map<std::string, int64_t>;
+
+// Every file by name, which names one beside the manifest.
+absl::StatusOr<BytesByFile> CheckFiles(const Manifest& manifest) {
+  BytesByFile bytes;
+  for (const StoredFile& file : manifest.files) {
+    if (file.name.empty() || file.name.starts_with('.') ||
+        file.name.find_first_of(std::string_view("/\0", 2)) != std::string::npos) {
+      return absl::DataLossError(StrCat("'", file.name, "' is no name of a file"));
     }
-    if (absl::Status tiling = CheckTiling(tensor); !tiling.ok()) {
-      return absl::DataLossError(StrCat(source, ": ", tiling.message()));
+    if (!bytes.emplace(file.name, file.bytes).second) {
+      return absl::DataLossError(StrCat(file.name, " is listed twice"));
     }
-    for (const StoredBox& stored : tensor.boxes) {
-      if (Lists(manifest, stored.file)) continue;
-      return absl::DataLossError(StrCat(source, ": ", tensor.path(), " lies in ", stored.file,
-                                        ", which is not listed under files"));
+  }
+  return bytes;
+}
+
+// Whether the bytes of all elements, and so every count and offset among them, fit 64 bits.
+bool SizeFits(const StoredTensor& tensor) {
+  int64_t bytes = SizeOf(tensor.dtype);
+  for (const int64_t extent : tensor.shape) {
+    if (__builtin_mul_overflow(bytes, std::max<int64_t>(1, extent), &bytes)) return false;
+  }
+  return true;
+}
+
+absl::Status CheckTensor(const StoredTensor& tensor, const BytesByFile& files) {
+  if (!SizeFits(tensor)) {
+    return absl::DataLossError(
+        StrCat(tensor.path(), " ", tensor.shape.ToString(), " is too large"));
+  }
+  RETURN_IF_ERROR(CheckTiling(tensor));
+  for (const StoredBox& stored : tensor.boxes) {
+    const auto file = files.find(stored.file);
+    if (file == files.end()) {
+      return absl::DataLossError(
+          StrCat(tensor.path(), " lies in ", stored.file, ", which is not listed under files"));
+    }
+    if (stored.offset > file->second - stored.box.size() * SizeOf(tensor.dtype)) {
+      return absl::DataLossError(StrCat(tensor.path(), " ", stored.box.ToString(), " at byte ",
+                                        stored.offset, " reaches beyond the end of ", stored.file));
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckContent(const Manifest& manifest) {
+  ASSIGN_OR_RETURN(const BytesByFile files, CheckFiles(manifest));
+  std::set<std::string> paths;
+  for (const StoredTensor& tensor : manifest.tensors) {
+    if (!paths.insert(tensor.path()).second) {
+      return absl::DataLossError(StrCat(tensor.path(), " is listed twice"));
+    }
+    RETURN_IF_ERROR(CheckTensor(tensor, files));
+  }
+  return absl::OkStatus();
+}
+
+// Whether the box has elements and lies in the shape.
+bool LiesIn(const Box& box, const Shape& shape) {
+  if (box.begin.rank() != shape.rank() || box.extent.rank() != shape.rank()) return false;
+  for (int i = 0; i < shape.rank(); ++i) {
+    const int64_t begin = box.begin[i], extent = box.extent[i];
+    if (begin < 0 || extent < 1 || begin > shape[i] || extent > shape[i] - begin) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -188,8 +255,8 @@ std::string ToJson(const Manifest& manifest) {
 
 absl::StatusOr<Manifest> ParseManifest(std::string_view text, const std::string& source) {
   try {
-    const Json json = Json::parse(text);
-    const int format = json.at("format");
+    const Json json = Parse(text);
+    const int64_t format = CountFromJson(json.at("format"));
     if (format > kCheckpointFormat) {
       return absl::InvalidArgumentError(StrCat(source, ": checkpoint format ", format,
                                                " is newer than this program's ", kCheckpointFormat,
@@ -201,7 +268,9 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text, const std::string&
     }
     Manifest manifest{
         .info = InfoFromJson(json), .files = json.at("files"), .tensors = json.at("tensors")};
-    RETURN_IF_ERROR(CheckTensors(manifest, source));
+    if (const absl::Status content = CheckContent(manifest); !content.ok()) {
+      return absl::DataLossError(StrCat(source, ": ", content.message()));
+    }
     return manifest;
   } catch (const std::exception& error) {
     return absl::DataLossError(StrCat(source, ": ", error.what()));
@@ -224,17 +293,23 @@ absl::Status CheckTiling(const StoredTensor& tensor) {
     return absl::DataLossError(StrCat(tensor.path(), " ", tensor.shape.ToString(), ": ", what...));
   };
   int64_t covered = 0;
-  for (size_t i = 0; i < tensor.boxes.size(); ++i) {
-    const Box& box = tensor.boxes[i].box;
-    if (box.begin.rank() != tensor.shape.rank() || box.extent.rank() != tensor.shape.rank() ||
-        Intersect(box, Box::Whole(tensor.shape)) != box) {
-      return fail("box ", box.ToString(), " reaches beyond it");
+  std::vector<const Box*> boxes;
+  for (const StoredBox& stored : tensor.boxes) {
+    if (!LiesIn(stored.box, tensor.shape)) {
+      return fail("box ", stored.box.ToString(), " reaches beyond it");
     }
-    for (size_t j = 0; j < i; ++j) {
-      if (!Intersect(box, tensor.boxes[j].box)) continue;
-      return fail("boxes ", tensor.boxes[j].box.ToString(), " and ", box.ToString(), " overlap");
+    boxes.push_back(&stored.box);
+  }
+  // Those that share no row with a box need not be held against it.
+  std::sort(boxes.begin(), boxes.end(),
+            [](const Box* a, const Box* b) { return a->begin[0] < b->begin[0]; });
+  for (size_t i = 0; i < boxes.size(); ++i) {
+    const int64_t end = boxes[i]->begin[0] + boxes[i]->extent[0];
+    for (size_t j = i + 1; j < boxes.size() && boxes[j]->begin[0] < end; ++j) {
+      if (!Intersect(*boxes[i], *boxes[j])) continue;
+      return fail("boxes ", boxes[i]->ToString(), " and ", boxes[j]->ToString(), " overlap");
     }
-    covered += box.size();
+    covered += boxes[i]->size();
   }
   if (covered != tensor.shape.size()) {
     return fail("only ", covered, " of ", tensor.shape.size(), " elements are stored");
