@@ -31,7 +31,8 @@ std::string RootOf(const std::string& path) {
   return FileSystem::Get().IsDirectory(inner) ? inner : path;
 }
 
-CheckpointSummary Summarise(const StepDirectory& directory, bool verify) {
+CheckpointSummary Summarise(const StepDirectory& directory, bool verify,
+                            const ScanOptions& options) {
   CheckpointSummary summary{.directory = directory, .info = {}, .soundness = {}};
   const absl::StatusOr<Manifest> manifest = ReadManifest(directory.path);
   if (!manifest.ok()) {
@@ -42,7 +43,7 @@ CheckpointSummary Summarise(const StepDirectory& directory, bool verify) {
   summary.bytes = manifest->bytes();
   summary.tensors = static_cast<int64_t>(manifest->tensors.size());
   if (verify) {
-    const absl::StatusOr<VerifyReport> report = Verify(directory.path);
+    const absl::StatusOr<VerifyReport> report = Verify(directory.path, options);
     summary.soundness = report.ok() ? report->status() : report.status();
   } else {
     summary.soundness = Checkpoint::Open(directory.path).status();
@@ -177,11 +178,11 @@ absl::Status ApplyRetention(const std::string& root, const Retention& retention,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<CheckpointSummary>> ListCheckpoints(const std::string& path,
-                                                               bool verify) {
+absl::StatusOr<std::vector<CheckpointSummary>> ListCheckpoints(const std::string& path, bool verify,
+                                                               const ScanOptions& options) {
   std::vector<CheckpointSummary> summaries;
   if (IsCheckpoint(path)) {
-    summaries.push_back(Summarise({.step = 0, .path = path}, verify));
+    summaries.push_back(Summarise({.step = 0, .path = path}, verify, options));
     summaries[0].directory.step = summaries[0].info.step;
     return summaries;
   }
@@ -190,7 +191,7 @@ absl::StatusOr<std::vector<CheckpointSummary>> ListCheckpoints(const std::string
     return absl::NotFoundError(
         StrCat(path, ": neither a checkpoint nor a run directory that holds one"));
   }
-  for (const StepDirectory& step : steps) summaries.push_back(Summarise(step, verify));
+  for (const StepDirectory& step : steps) summaries.push_back(Summarise(step, verify, options));
   return summaries;
 }
 

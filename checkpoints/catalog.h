@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "checkpoints/manifest.h"
+#include "checkpoints/scan.h"
 #include "parallel/communicator.h"
 
 namespace lt2 {
@@ -71,8 +72,8 @@ struct CheckpointSummary {
 };
 // Oldest first. `path` is a run directory, its checkpoints folder or one checkpoint. `verify` reads
 // every byte; else only manifest, sizes and frames are checked. NotFound if there is nothing.
-absl::StatusOr<std::vector<CheckpointSummary>> ListCheckpoints(const std::string& path,
-                                                               bool verify);
+absl::StatusOr<std::vector<CheckpointSummary>> ListCheckpoints(const std::string& path, bool verify,
+                                                               const ScanOptions& options = {});
 // One directory of tensors from what a user names: a checkpoint itself, or the newest sound one of
 // a run directory or of a checkpoints folder. NotFound if `path` is none of these.
 absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path, const WarningSink& warn);

@@ -33,6 +33,8 @@ class Checkpoint {
   const std::string& directory() const { return directory_; }
   const CheckpointInfo& info() const { return manifest_.info; }
   const Manifest& manifest() const { return manifest_; }
+  // An open file of the checkpoint; `name` must be one of the manifest's.
+  const ByteFile& file(const std::string& name) const { return files_.at(name); }
 
   // Fills every piece from the stored boxes it intersects, reading only what it needs. A box read
   // whole is held against its hash: DataLoss naming file and tensor. Of a box that is wanted in

@@ -20,23 +20,49 @@ std::vector<ByteRange> RangesOf(const Manifest& manifest, const std::string& fil
 
 // OK for sound bytes and for damage, which is noted; else what kept them from being read.
 absl::Status Note(const absl::Status& status, const std::string& path, const std::string& tensor,
-                  VerifyReport& report) {
+                  std::vector<Damage>& damages) {
   if (!absl::IsDataLoss(status)) return status;
-  report.damages.push_back({.file = path, .tensor = tensor, .what = std::string(status.message())});
+  damages.push_back({.file = path, .tensor = tensor, .what = std::string(status.message())});
   return absl::OkStatus();
 }
 
-// The boxes of one file that do not match, so that a damaged frame does not hide them.
-absl::Status VerifyBoxes(const std::string& path, const StoredFile& stored_file,
-                         VerifyReport& report) {
+using StoredBoxes = std::vector<std::pair<const StoredTensor*, const StoredBox*>>;
+
+// What is verified in one go: a file's frame, or boxes of it that lie one after another.
+struct Item {
+  const StoredFile* file;
+  StoredBoxes boxes;  // none: the frame
+  int64_t bytes = 0;
+};
+
+// All of a checkpoint: of each file its frame, then its boxes.
+std::vector<Item> ItemsOf(const Manifest& manifest) {
+  constexpr int64_t kBytes = 16 << 20;  // small boxes go together
+  std::vector<Item> items;
+  for (const StoredFile& file : manifest.files) {
+    const size_t frame = items.size();
+    items.push_back({.file = &file, .boxes = {}, .bytes = file.bytes});
+    for (const auto& box : manifest.BoxesOf(file.name)) {
+      const int64_t bytes = box.second->box.size() * SizeOf(box.first->dtype);
+      if (items.back().boxes.empty() || items.back().bytes >= kBytes) {
+        items.push_back({.file = &file, .boxes = {}, .bytes = 0});
+      }
+      items.back().boxes.push_back(box);
+      items.back().bytes += bytes;
+      items[frame].bytes -= bytes;
+    }
+  }
+  return items;
+}
+
+// The boxes are looked at even where the frame is damaged.
+absl::Status VerifyBoxes(const std::string& path, const StoredBoxes& boxes,
+                         std::vector<Damage>& damages) {
   const absl::StatusOr<ByteFile> file = ByteFile::Open(path);
-  if (absl::IsNotFound(file.status())) return absl::OkStatus();  // noted by OpenStoredFile
+  if (absl::IsNotFound(file.status())) return absl::OkStatus();  // noted with the frame
   RETURN_IF_ERROR(file.status());
-  std::vector<std::byte> bytes;
-  for (const auto& [tensor, stored] : report.manifest.BoxesOf(stored_file.name)) {
-    bytes.resize(stored->box.size() * SizeOf(tensor->dtype));
-    RETURN_IF_ERROR(
-        Note(ReadStoredBox(*file, *tensor, *stored, bytes), path, tensor->path(), report));
+  for (const auto& [tensor, stored] : boxes) {
+    RETURN_IF_ERROR(Note(CheckStoredBox(*file, *tensor, *stored), path, tensor->path(), damages));
   }
   return absl::OkStatus();
 }
@@ -52,19 +78,27 @@ absl::Status VerifyReport::status() const {
   return absl::DataLossError(text);
 }
 
-absl::StatusOr<VerifyReport> Verify(const std::string& directory) {
+absl::StatusOr<VerifyReport> Verify(const std::string& directory, const ScanOptions& options) {
   VerifyReport report{.directory = directory, .manifest = {}, .damages = {}};
   absl::StatusOr<Manifest> manifest = ReadManifest(directory);
   if (!manifest.ok()) {
-    RETURN_IF_ERROR(Note(manifest.status(), JoinPath(directory, kManifestFile), "", report));
+    RETURN_IF_ERROR(
+        Note(manifest.status(), JoinPath(directory, kManifestFile), "", report.damages));
     return report;
   }
   report.manifest = *std::move(manifest);
-  for (const StoredFile& stored : report.manifest.files) {
-    const std::string path = JoinPath(directory, stored.name);
-    RETURN_IF_ERROR(
-        Note(OpenStoredFile(directory, report.manifest, stored).status(), path, "", report));
-    RETURN_IF_ERROR(VerifyBoxes(path, stored, report));
+  const std::vector<Item> items = ItemsOf(report.manifest);
+  std::vector<std::vector<Damage>> damages(items.size());
+  std::vector<int64_t> bytes;
+  for (const Item& item : items) bytes.push_back(item.bytes);
+  RETURN_IF_ERROR(ForEachItem(bytes, options, [&](size_t i) {
+    const std::string path = JoinPath(directory, items[i].file->name);
+    if (!items[i].boxes.empty()) return VerifyBoxes(path, items[i].boxes, damages[i]);
+    return Note(OpenStoredFile(directory, report.manifest, *items[i].file).status(), path, "",
+                damages[i]);
+  }));
+  for (const std::vector<Damage>& found : damages) {
+    report.damages.insert(report.damages.end(), found.begin(), found.end());
   }
   return report;
 }

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "checkpoints/byte_file.h"
 #include "checkpoints/manifest.h"
+#include "checkpoints/scan.h"
 
 namespace lt2 {
 
@@ -26,11 +27,12 @@ struct VerifyReport {
   absl::Status status() const;
 };
 
-// Reads every byte of the checkpoint. Damage is what differs from the manifest and what is missing.
-// A status only where nothing can be said: NotFound if `directory` does not exist, InvalidArgument
-// if its format is newer than this program, else what kept a file from being read
-// (PermissionDenied, Internal: an error of the disk, too many open files), which may pass.
-absl::StatusOr<VerifyReport> Verify(const std::string& directory);
+// Reads every byte of the checkpoint, several files and boxes at once. Damage is what differs from
+// the manifest and what is missing. A status only where nothing can be said: NotFound if
+// `directory` does not exist, InvalidArgument if its format is newer than this program, else what
+// kept a file from being read (PermissionDenied, Internal: an error of the disk, too many open
+// files), which may pass.
+absl::StatusOr<VerifyReport> Verify(const std::string& directory, const ScanOptions& options = {});
 
 // Opens a file of a checkpoint and checks its size and frame: DataLoss naming the file, or what
 // kept it from being read.

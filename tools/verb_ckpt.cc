@@ -1,22 +1,16 @@
-// lt2 ckpt: lists, shows and verifies checkpoints.
+// lt2 ckpt: lists, shows and verifies checkpoints, and knows the other sub-verbs.
 #include <iostream>
 #include <memory>
 
 #include "absl/strings/str_format.h"
 #include "checkpoints/catalog.h"
-#include "checkpoints/manifest.h"
-#include "checkpoints/verify.h"
 #include "core/log.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
-#include "tools/verb.h"
+#include "tools/ckpt.h"
 
 namespace lt2 {
 namespace {
-
-std::string MiB(int64_t bytes) {
-  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-}
 
 // What a summary's soundness stands for: every byte was read, or only the manifest, the files'
 // sizes and their frames.
@@ -46,7 +40,10 @@ void Print(const std::vector<CheckpointSummary>& checkpoints, bool verified) {
 
 // Lists what is at `path`; with `verify` reads every byte, and damage is an error.
 absl::Status List(const std::string& path, bool verify, VerbOutput& output) {
-  ASSIGN_OR_RETURN(const std::vector<CheckpointSummary> checkpoints, ListCheckpoints(path, verify));
+  ProgressLine progress("verifying");
+  ASSIGN_OR_RETURN(const std::vector<CheckpointSummary> checkpoints,
+                   ListCheckpoints(path, verify, ShowingProgress(progress)));
+  progress.End();
   output.result["checkpoints"] = nlohmann::json::array();
   std::string damages;
   for (const CheckpointSummary& checkpoint : checkpoints) {
@@ -62,72 +59,44 @@ absl::Status List(const std::string& path, bool verify, VerbOutput& output) {
   return absl::OkStatus();
 }
 
-nlohmann::json ToJson(const StoredTensor& tensor) {
-  return {{"name", tensor.path()},
-          {"dtype", Name(tensor.dtype)},
-          {"shape", std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end())},
-          {"bytes", tensor.bytes()},
-          {"boxes", tensor.boxes.size()}};
-}
-
-absl::Status Show(const std::string& path, bool config, VerbOutput& output) {
-  ASSIGN_OR_RETURN(const std::string directory, ResolveCheckpoint(path, LogWarn));
-  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(directory));
-  const CheckpointInfo& info = manifest.info;
-  int64_t parameters = 0;
-  output.result = {{"path", directory},     {"step", info.step},
-                   {"tokens", info.tokens}, {"samples", info.samples},
-                   {"mesh", info.mesh},     {"tokenizer", info.tokenizer},
-                   {"code", info.code},     {"bytes", manifest.bytes()},
-                   {"config", info.config}, {"tensors", nlohmann::json::array()}};
-  for (const StoredTensor& tensor : manifest.tensors) {
-    output.result["tensors"].push_back(ToJson(tensor));
-    if (tensor.group == "param") parameters += tensor.shape.size();
-  }
-  output.result["parameters"] = parameters;
-  if (output.json) return absl::OkStatus();
-  if (config) {
-    std::cout << info.config;
-    return absl::OkStatus();
-  }
-  std::cout << StrCat(directory, "\nstep        ", info.step, "\ntokens      ", info.tokens,
-                      "\nsamples     ", info.samples, "\nparameters  ", parameters,
-                      "\nsize        ", MiB(manifest.bytes()), " in ", manifest.files.size(),
-                      " files\nmesh        ", info.mesh, "\ntokenizer   ", info.tokenizer, " (",
-                      info.tokenizer_hash, ")\nwritten by  ", info.code, "\n\n");
-  for (const StoredTensor& tensor : manifest.tensors) {
-    std::cout << absl::StrFormat("%-52s %-4s %s\n", tensor.path(), Name(tensor.dtype),
-                                 tensor.shape.ToString());
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
+
+std::string MiB(int64_t bytes) {
+  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string directory, ResolveCheckpoint(path, LogWarn));
+  return Checkpoint::Open(directory);
+}
+
+ScanOptions ShowingProgress(ProgressLine& line) {
+  return {.progress = [&line](int64_t done, int64_t total) {
+    line.Show(static_cast<double>(done), static_cast<double>(total));
+  }};
+}
 
 Verb CkptVerb() {
   // In a fresh checkout there is no checkpoint yet: the examples make one.
   const std::string make = "{lt2} train lt2-tiny --max-steps 2 --run-dir runs/ckpt && {lt2} ckpt ";
   return {.name = "ckpt",
-          .summary = "Lists, shows and verifies checkpoints; no GPU is needed.",
+          .summary = "Lists, shows, verifies, compares and reshards checkpoints; no GPU is needed.",
           .example = make + "ls runs/ckpt",
           .add = [=](CLI::App& app) -> VerbBody {
             auto path = std::make_shared<std::string>();
-            auto config = std::make_shared<bool>(false);
-            const char* what = "a run directory, its checkpoints folder, or one checkpoint";
             CLI::App* ls =
                 AddSubverb(app, "ls", "Lists checkpoints, oldest first.", make + "ls runs/ckpt");
-            ls->add_option("path", *path, what)->required();
-            CLI::App* show = AddSubverb(
-                app, "show", "Shows what a checkpoint holds (the newest sound one of a run).",
-                make + "show runs/ckpt");
-            show->add_option("path", *path, what)->required();
-            show->add_flag("--config", *config, "print the run's configuration instead");
+            ls->add_option("path", *path, kCheckpointArgument)->required();
             CLI::App* verify =
                 AddSubverb(app, "verify", "Reads every byte and names what is damaged: exit 3.",
                            make + "verify runs/ckpt");
-            verify->add_option("path", *path, what)->required();
+            verify->add_option("path", *path, kCheckpointArgument)->required();
+            const std::vector<CkptSubverb> others = {AddCkptShow(app), AddCkptDiff(app),
+                                                     AddCkptReshard(app)};
             return [=](VerbOutput& output) {
-              if (show->parsed()) return Show(*path, *config, output);
+              for (const CkptSubverb& other : others) {
+                if (other.app->parsed()) return other.body(output);
+              }
               return List(*path, verify->parsed(), output);
             };
           }};

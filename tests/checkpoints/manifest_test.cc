@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
 
 namespace lt2 {
@@ -97,6 +98,66 @@ TEST(Manifest, BoxesMustTileTheTensorOnce) {
   EXPECT_TRUE(absl::IsDataLoss(StatusOfTensor({{{0}, {20}}})));                         // rank
   // As many elements as the tensor has, but one counted twice.
   EXPECT_TRUE(absl::IsDataLoss(StatusOfTensor({{{0, 0}, {4, 4}}, {{3, 0}, {1, 4}}})));
+}
+
+// What is wrong in a manifest that hashes as it should, or "" if nothing is.
+std::string Refused(const std::function<void(Manifest&)>& change) {
+  Manifest manifest = Sample();
+  change(manifest);
+  const absl::Status status = ParseManifest(ToJson(manifest), "m").status();
+  EXPECT_TRUE(status.ok() || absl::IsDataLoss(status)) << status;
+  return std::string(status.message());
+}
+
+TEST(Manifest, NumbersAreNotTrusted) {
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(Refused([](Manifest&) {}), "");
+  for (const Shape& shape : {Shape{1LL << 32, 1LL << 32}, Shape{kHuge, 0}, Shape{0, 2, kHuge}}) {
+    EXPECT_NE(Refused([&](Manifest& m) {
+                m.tensors[0].shape = shape;
+                m.tensors[0].boxes = {{"shard-00000.h5", "d", 0, {shape, shape}, ""}};
+              }).find("is too large"),
+              std::string::npos);
+  }
+  const auto of_box = [](auto change) {
+    return Refused([&](Manifest& m) { change(m.tensors[0].boxes[1]); });
+  };
+  EXPECT_NE(of_box([](StoredBox& b) { b.offset = 8000 - 2 * 4 * 4 + 1; }).find("beyond the end"),
+            std::string::npos);
+  EXPECT_NE(of_box([](StoredBox& b) { b.offset = -1; }), "");
+  EXPECT_NE(of_box([](StoredBox& b) { b.box.begin[0] = kHuge; }), "");
+  EXPECT_NE(of_box([](StoredBox& b) { b.box.extent[1] = kHuge; }), "");
+  EXPECT_NE(of_box([](StoredBox& b) { b.box.extent[1] = 0; }), "");
+  EXPECT_EQ(of_box([](StoredBox& b) { b.offset = 8000 - 2 * 4 * 4; }), "");
+  EXPECT_NE(Refused([](Manifest& m) { m.tensors[0].shape = {}; }), "");
+  EXPECT_NE(Refused([](Manifest& m) { m.files[0].bytes = -9000; }), "");
+  EXPECT_NE(Refused([](Manifest& m) { m.info.step = -1; }), "");
+}
+
+TEST(Manifest, FilesLieBesideIt) {
+  for (const char* name : {"", ".", "..", "../shard-00000.h5", "/etc/passwd", "a/b"}) {
+    EXPECT_NE(Refused([&](Manifest& m) {
+                m.files.push_back({name, 1, "x"});
+              }).find("is no name"),
+              std::string::npos)
+        << name;
+  }
+  EXPECT_NE(Refused([](Manifest& m) { m.files.push_back(m.files[0]); }).find("listed twice"),
+            std::string::npos);
+}
+
+TEST(Manifest, ValuesWithoutEndAreRefused) {
+  const auto nested = [](int depth) {
+    return Refused([&](Manifest& m) {
+      nlohmann::json inner = 1;
+      for (int i = 0; i < depth; ++i) inner = {{"a", inner}};
+      m.info.extra = inner;
+    });
+  };
+  EXPECT_EQ(nested(20), "");
+  EXPECT_NE(nested(200).find("too deep"), std::string::npos);
+  const std::string endless(1 << 20, '[');
+  EXPECT_TRUE(absl::IsDataLoss(ParseManifest(endless, "m").status()));
 }
 
 TEST(Manifest, ATensorInAnUnlistedFileIsDamage) {

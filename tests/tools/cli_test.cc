@@ -78,9 +78,10 @@ TEST(Cli, HelpListsEveryVerb) {
 }
 
 TEST(Cli, EveryFlagShowsItsDefault) {
-  for (const char* verb : {"train", "generate", "score", "bench step", "bench op", "selftest",
-                           "data tokenize", "data inspect", "config show", "config check",
-                           "ckpt ls", "ckpt show", "ckpt verify", "doctor"}) {
+  for (const char* verb :
+       {"train", "generate", "score", "bench step", "bench op", "selftest", "data tokenize",
+        "data inspect", "config show", "config check", "ckpt ls", "ckpt show", "ckpt verify",
+        "ckpt diff", "ckpt reshard", "doctor"}) {
     const Outcome help = Lt2(std::string(verb) + " --help");
     ASSERT_EQ(help.exit, 0) << verb << help.out;
     // A description may run over several lines; its flag begins one.
@@ -180,7 +181,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadUse{"config check lt2-tiny --set data.valid=none.txt", "none.txt: no such file"},
         BadUse{"data inspect /nowhere/at/all", "/nowhere/at/all"},
         BadUse{"ckpt show /nowhere/at/all", "/nowhere/at/all"},
-        BadUse{"ckpt verify /nowhere/at/all", "/nowhere/at/all"}),
+        BadUse{"ckpt verify /nowhere/at/all", "/nowhere/at/all"},
+        BadUse{"ckpt diff /nowhere/at/all /", "/nowhere/at/all"},
+        BadUse{"ckpt reshard a b --ranks 0", "from 1 to 65536, got 0"}),
     [](const auto& info) { return "Case" + std::to_string(info.index); });
 
 TEST(Cli, SetTakesOneValueAndTheLastOneWins) {
@@ -256,6 +259,40 @@ TEST_F(TrainedModel, TheRunKnowsItsFolder) {
   EXPECT_NE(config.out.find("\ndir = \"" + run_ + "\"\n"), std::string::npos) << config.out;
   const Outcome listed = Lt2("ckpt ls " + run_);
   EXPECT_NE(listed.out.find(" opens "), std::string::npos) << listed.out;
+}
+
+TEST_F(TrainedModel, ReshardsAndDiffers) {
+  const std::string out = (path_ / "resharded").string();
+  const Outcome made = Lt2("ckpt reshard " + run_ + " " + out + " --ranks 3 --json");
+  ASSERT_EQ(made.exit, 0) << made.out;
+  EXPECT_EQ(LastLine(made.out)["ranks"], 3) << made.out;
+  EXPECT_EQ(Lt2("ckpt verify " + out).exit, 0);
+  EXPECT_EQ(Lt2("ckpt reshard " + run_ + " " + out).exit, 2);  // is there already
+
+  const Outcome same = Lt2("ckpt diff " + run_ + " " + out + " --fail --json");
+  EXPECT_EQ(same.exit, 0) << same.out;
+  EXPECT_EQ(LastLine(same.out)["equal"], true) << same.out;
+
+  const std::string other = (path_ / "other").string();
+  ASSERT_EQ(
+      Lt2("train " + (path_ / "small.toml").string() + " --set run.seed=2 --run-dir " + other).exit,
+      0);
+  const Outcome told = Lt2("ckpt diff " + run_ + " " + other);
+  EXPECT_EQ(told.exit, 0) << told.out;
+  EXPECT_NE(told.out.find(" differ\n"), std::string::npos) << told.out;
+  const Outcome failed = Lt2("ckpt diff " + run_ + " " + other + " --fail --json");
+  EXPECT_EQ(failed.exit, 1) << failed.out;
+  EXPECT_EQ(LastLine(failed.out)["equal"], false) << failed.out;
+}
+
+TEST_F(TrainedModel, ShowsStatistics) {
+  const Outcome shown = Lt2("ckpt show " + run_ + " --stats");
+  EXPECT_EQ(shown.exit, 0) << shown.out;
+  EXPECT_NE(shown.out.find(" 0.0000%  2^"), std::string::npos) << shown.out;
+  const nlohmann::json tensor =
+      LastLine(Lt2("ckpt show " + run_ + " --stats --json").out)["tensors"][0];
+  EXPECT_GT(tensor["norm"], 0.0) << tensor;
+  EXPECT_EQ(tensor["not_finite"], 0) << tensor;
 }
 
 TEST_F(TrainedModel, GeneratesWithinMemoryAndInJson) {

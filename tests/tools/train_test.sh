@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Whole runs of the program under mpirun, and what may befall them.
-#   train_test.sh PROGRAM resume|damage|death|space|ranks|meshes [cpu|cuda]
+#   train_test.sh PROGRAM resume|damage|death|space|ranks|meshes|node [cpu|cuda]
 # On cuda two ranks need two GPUs: skipped by code 77 where there are fewer.
 set -euo pipefail
 
@@ -221,6 +221,26 @@ test_meshes() {
     losses "$run" | paste -d' ' - <(losses alone) | awk '
       $1 != $3 || ($2 - $4) ^ 2 > (1e-10 * $4) ^ 2 { print; bad = 1 }
       END { exit bad || NR != 6 }' || fail "the losses of '$run' are not those of one rank"
+  done
+}
+
+# The ranks of a host write one file; other meshes and other files go on from it.
+test_node() {
+  expect 0 train 3 own --max-steps 4
+  expect 0 train 3 shared --max-steps 4 --set checkpoint.files=node
+  local shared="$folder/shared/checkpoints/step-0000000004"
+  [ "$(ls "$shared")" = "$(printf 'index.h5\nmanifest.json\nshard-00000.h5')" ] ||
+    fail "there is more than one shard: $(ls "$shared")"
+  expect 0 "$lt2" ckpt verify "$shared" > "$folder/verify.log" 2>&1
+  expect 0 "$lt2" ckpt diff "$folder/own" "$folder/shared" --fail > "$folder/diff.log" 2>&1
+
+  expect 0 train 3 shared --max-steps 8
+  expect 0 train 3 own --max-steps 8
+  expect 0 "$lt2" ckpt reshard "$shared" "$folder/resharded" --ranks 5 > "$folder/reshard.log" 2>&1
+  expect 0 train 3 moved --max-steps 8 --resume "$folder/resharded"
+  local run
+  for run in shared moved; do
+    expect 0 "$lt2" ckpt diff "$folder/own" "$folder/$run" --fail > "$folder/diff.log" 2>&1
   done
 }
 
