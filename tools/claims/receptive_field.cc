@@ -11,7 +11,7 @@ namespace {
 // The blocks of the model, run so many times, sharing the model's weights.
 struct Stack {
   Stack(LanguageModel& model, int64_t loops)
-      : config(WithLoops(model.config(), loops)), stack(config, ParamScope(params)) {
+      : config(WithLoops(model.config(), loops)), stack(config, ParamScope(params), {}) {
     for (Param* param : params.all()) {
       const Tensor value = model.params().Find(param->spec.name)->value;
       const Shape& shape = param->spec.shape;
