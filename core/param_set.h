@@ -24,13 +24,16 @@ class ParamSet {
   }
   // The parameter of that name, made by the first of the sites that share it.
   Param& AddShared(ParamSpec spec) {
-    Param* param = Find(spec.name);
-    if (param == nullptr) {
-      params_.push_back(std::make_unique<Param>(std::move(spec)));
-      param = params_.back().get();
-    }
-    ++sites_[param];
-    return *param;
+    Param& param = Hold(std::move(spec));
+    ++sites_[&param];
+    return param;
+  }
+  // The same without a site: others' are in other pipeline stages.
+  Param& Hold(ParamSpec spec) {
+    if (Param* const param = Find(spec.name)) return *param;
+    params_.push_back(std::make_unique<Param>(std::move(spec)));
+    sites_[params_.back().get()] = 0;
+    return *params_.back();
   }
   // How many places of the model declared it, each of which uses it once when it runs.
   int Sites(const Param* param) const { return sites_.at(param); }
@@ -69,6 +72,7 @@ class ParamScope {
   // Parameters declared so far, in all scopes.
   int declared() const { return set_->size(); }
   ParamScope Sub(const std::string& name) const { return ParamScope(*set_, prefix_ + name + "."); }
+  Param& Hold(const ParamSpec& spec) const { return set_->Hold(spec); }
   // A matrix of products, or a vector of anything else.
   Param& Add(const std::string& name, const Shape& shape, const Init& init, bool decay = true,
              const ParamSplit& split = {}) const {
@@ -82,7 +86,9 @@ class ParamScope {
   // Likewise, and of several sites.
   Param& AddShared(const std::string& name, const Shape& shape, const Init& init, bool decay = true,
                    const ParamSplit& split = {}) const {
-    return set_->AddShared(Spec(name, shape, init, decay, /*elementwise=*/true, split));
+    ParamSpec spec = Spec(name, shape, init, decay, /*elementwise=*/true, split);
+    spec.across_stages = true;
+    return set_->AddShared(std::move(spec));
   }
 
  private:

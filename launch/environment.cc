@@ -62,6 +62,7 @@ StepOptions DescribedStep(const RunConfig& config, const Mesh& mesh, Device devi
                       .zero = static_cast<int>(config.parallel.zero),
                       .state_exchange = config.parallel.state_exchange,
                       .sequence_parallel = config.parallel.sequence_parallel,
+                      .pipeline = config.parallel.pipeline,
                       .rebuild = dtype == DType::kBF16 ? Rebuild::kCheap : Rebuild::kNothing,
                       .dtype = dtype,
                       .device = device,

@@ -53,8 +53,9 @@ MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, int rank, bool diag
   step.Finish({.step = 1});
   plan.peak_bytes = meter.memory().peak;
   plan.step_flops = meter.flops();
-  plan.parameters = step.model().params().elements();
-  plan.model_flops_per_token = 3 * step.model().FlopsPerToken(options.sequence);
+  LanguageModel whole(options.model);
+  plan.parameters = whole.params().elements();
+  plan.model_flops_per_token = 3 * whole.FlopsPerToken(options.sequence);
   return plan;
 }
 

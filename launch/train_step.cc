@@ -1,7 +1,5 @@
 #include "launch/train_step.h"
 
-#include <algorithm>
-
 #include "core/trace.h"
 #include "kernels/elementwise.h"
 #include "kernels/exit_loss.h"
@@ -19,25 +17,24 @@ constexpr int kFirst = 1, kLast = 2, kUpdate = 4;
 TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, const RankGroups& groups)
     : options_(options),
       stream_{.device = options.device},
-      graphs_(options.graphs && options.device.backend == Backend::kCuda, options.device),
-      model_(options.model, {.ranks = mesh.tp, .sequence = options.sequence_parallel}),
+      graphs_(options.graphs && options.device.backend == Backend::kCuda && mesh.pp == 1,
+              options.device),
+      model_(options.model, {.ranks = mesh.tp, .sequence = options.sequence_parallel},
+             {.stage = groups.pp->rank(), .stages = mesh.pp}),
       layout_(Layout(model_.params().specs(), mesh, options.zero, {}, groups.tp->rank())),
-      shard_(mesh.cp == 1 ? nullptr
-                          : std::make_unique<ContextShard>(*groups.cp, tokens_per_micro_batch(),
-                                                           options.max_documents, options.device,
-                                                           options.state_exchange)),
-      tensor_(mesh.tp == 1 ? nullptr
-                           : std::make_unique<TensorShard>(
-                                 *groups.tp, options.sequence_parallel,
-                                 shard_ ? shard_->tokens() : tokens_per_micro_batch())),
-      tokens_2N_({2, shard_ ? shard_->tokens() : tokens_per_micro_batch()}, DType::kI32,
-                 options.device),
-      ids_N_(tokens_2N_.tensor().Rows(0, 1).Reshape({tokens_2N_.tensor().dim(1)})),
-      targets_N_(tokens_2N_.tensor().Rows(1, 2).Reshape(ids_N_.shape())),
-      documents_(tokens_per_micro_batch(), options.max_documents, options.device),
+      pipelined_(mesh.pp == 1 ? nullptr : MakePipelined(mesh, groups)),
       losses_(Tensor::Zeros({model_.loss_sums() + 1}, DType::kF64, options.device)),
       sums_(losses_.Rows(0, model_.loss_sums())),
       auxiliary_(losses_.Rows(model_.loss_sums(), model_.loss_sums() + 1)) {
+  for (int64_t m = 0; m < (pipelined_ ? options.micro_batches : 1); ++m) {
+    batches_.push_back(std::make_unique<LoadedBatch>(*groups.cp, tokens_per_micro_batch(),
+                                                     options.max_documents, options.device,
+                                                     options.state_exchange));
+  }
+  if (mesh.tp > 1) {
+    tensor_ = std::make_unique<TensorShard>(*groups.tp, options.sequence_parallel,
+                                            batches_[0]->tokens());
+  }
   const std::vector<Param*> params = model_.params().all();
   for (size_t p = 0; p < params.size(); ++p) {
     Param* const param = params[p];
@@ -68,55 +65,60 @@ void TrainStep::Begin(bool diagnose) {
   micro_batch_ = 0;
 }
 
-void TrainStep::Load(const Batch& batch) {
-  if (options_.device.backend == Backend::kMeta) return;
-  CHECK_EQ(static_cast<int64_t>(batch.ids.size()), tokens_per_micro_batch());
-  CHECK_EQ(batch.targets.size(), batch.ids.size());
-  const int64_t first = shard_ ? shard_->begin() : 0, count = ids_N_.size();
-  int32_t* const to = tokens_2N_.Next<int32_t>();
-  std::copy_n(batch.ids.begin() + first, count, to);
-  std::copy_n(batch.targets.begin() + first, count, to + count);
-  tokens_2N_.Send();
-  if (shard_) {
-    shard_->Fill(batch.cu_seqlens);
-  } else {
-    documents_.Fill(batch.cu_seqlens);
-  }
+void TrainStep::BeginGradients() {
+  std::vector<int> uses = model_.UsesPerMicroBatch();
+  for (int& use : uses) use *= static_cast<int>(options_.micro_batches);
+  optimizer_->GatherValues(/*again=*/graphs_.recording());
+  reducer_->BeginStep(uses);
+  losses_.Zero();
 }
 
 void TrainStep::MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics) {
   CHECK_LT(micro_batch_, options_.micro_batches);
   CHECK(diagnostics == nullptr || !(graphs_.recording() || graphs_.repeating()))
       << "Begin was not told of diagnostics";
-  Load(batch);
-  const bool first = micro_batch_ == 0, last = ++micro_batch_ == options_.micro_batches;
-  graphs_.Run((first ? kFirst : 0) + (last ? kLast : 0), [&] {
-    if (first) {
-      std::vector<int> uses = model_.UsesPerMicroBatch();
-      for (int& use : uses) use *= static_cast<int>(options_.micro_batches);
-      optimizer_->GatherValues(/*again=*/graphs_.recording());
-      reducer_->BeginStep(uses);
-      losses_.Zero();
+  const int64_t at = micro_batch_++;
+  const bool first = at == 0, last = micro_batch_ == options_.micro_batches;
+  batches_[pipelined_ ? at : 0]->Load(batch);
+  if (pipelined_) {
+    if (diagnostics != nullptr) {
+      pipelined_->diagnostics = diagnostics;
+      pipelined_->diagnosed = at;
     }
+    if (last) RunStages();
+    return;
+  }
+  graphs_.Run((first ? kFirst : 0) + (last ? kLast : 0), [&] {
+    if (first) BeginGradients();
     ForwardBackward(diagnostics);
     if (last) reducer_->Finish();
   });
   if (first) optimizer_->Gathered();
 }
 
+ForwardOptions TrainStep::OptionsFor(const LoadedBatch& batch) const {
+  return {.shard = batch.shard(), .tensor = tensor_.get()};
+}
+
+ForwardOptions TrainStep::TrainingOptionsFor(const LoadedBatch& batch,
+                                             LoopDiagnostics* diagnostics) {
+  ForwardOptions options = OptionsFor(batch);
+  options.recompute = options_.recompute;
+  options.diagnostics = diagnostics;
+  options.before_params = [this](int end) { optimizer_->WaitForValues(end); };
+  options.z_loss = options_.optimizer.z_loss;
+  return options;
+}
+
 void TrainStep::ForwardBackward(LoopDiagnostics* diagnostics) {
   Tape tape(stream_);
   tape.set_rebuild(options_.rebuild);
+  const LoadedBatch& batch = *batches_[0];
   LanguageModel::Loss loss;
   {
     TraceRange range("forward");
-    loss = model_.Forward(tape, ids_N_, targets_N_, documents(),
-                          {.recompute = options_.recompute,
-                           .diagnostics = diagnostics,
-                           .before_params = [this](int end) { optimizer_->WaitForValues(end); },
-                           .shard = shard_.get(),
-                           .tensor = tensor_.get(),
-                           .z_loss = options_.optimizer.z_loss});
+    loss = model_.Forward(tape, batch.ids_N(), batch.targets_N(), batch.documents(),
+                          TrainingOptionsFor(batch, diagnostics));
     AccumulateInto(stream_, sums_, loss.sums.value);
     for (const Var& own : loss.auxiliary) AccumulateInto(stream_, auxiliary_, own.value);
     has_auxiliary_losses_ = !loss.auxiliary.empty();
@@ -124,6 +126,66 @@ void TrainStep::ForwardBackward(LoopDiagnostics* diagnostics) {
   if (forward_done_) forward_done_();
   TraceRange range("backward");
   tape.Backward(model_.Seeds(loss, options_.optimizer.z_loss));
+}
+
+// Jobs are ordered for what they cost: a stage's share of a loop three times over, and the head.
+std::unique_ptr<TrainStep::Pipelined> TrainStep::MakePipelined(const Mesh& mesh,
+                                                               const RankGroups& groups) const {
+  LanguageModel whole(options_.model);
+  const double loops = static_cast<double>(options_.model.loops);
+  const double visit =
+      whole.stack().FlopsPerToken(options_.sequence) / (loops * static_cast<double>(mesh.pp));
+  const double head = whole.HeadFlopsPerToken();
+  return std::make_unique<Pipelined>(Pipelined{
+      .stage = groups.pp->rank(),
+      .pp = groups.pp.get(),
+      .links = &groups.links,
+      .training = MakePipelinePlan({.pipeline = options_.pipeline,
+                                    .stages = mesh.pp,
+                                    .loops = static_cast<int>(options_.model.loops),
+                                    .micro_batches = static_cast<int>(options_.micro_batches),
+                                    .costs = {.head = 3 * head / visit}}),
+      .evaluation = MakeForwardPlan(mesh.pp, static_cast<int>(options_.model.loops), 1)});
+}
+
+ModelStage::MicroBatch TrainStep::ForStage(const LoadedBatch& batch, ForwardOptions options) const {
+  return {batch.ids_N(), batch.targets_N(), &batch.documents(), std::move(options)};
+}
+
+void TrainStep::RunStages() {
+  BeginGradients();
+  Pipelined& pipelined = *pipelined_;
+  std::vector<ModelStage::MicroBatch> micro_batches;
+  for (size_t m = 0; m < batches_.size(); ++m) {
+    const bool diagnosed = static_cast<int64_t>(m) == pipelined.diagnosed;
+    micro_batches.push_back(ForStage(
+        *batches_[m],
+        TrainingOptionsFor(*batches_[m], diagnosed ? pipelined.diagnostics : nullptr)));
+  }
+  ModelStage stage(model_, stream_,
+                   {.task = ModelStage::Task::kTrain,
+                    .dtype = options_.dtype,
+                    .z_loss = options_.optimizer.z_loss,
+                    .rebuild = options_.rebuild},
+                   std::move(micro_batches), {.losses = sums_, .auxiliary = auxiliary_});
+  stage.OnForwardDone(forward_done_);
+  RunPipeline(pipelined.training, pipelined.stage, *pipelined.links, stage);
+  reducer_->Finish();
+  optimizer_->Gathered();
+  if (std::exchange(pipelined.diagnostics, nullptr) != nullptr) {
+    stage.SumDiagnostics(*pipelined.pp);
+  }
+  has_auxiliary_losses_ = stage.has_auxiliary_losses();
+}
+
+Tensor TrainStep::EvaluateStages() {
+  const Pipelined& pipelined = *pipelined_;
+  const Tensor sums = Tensor::Zeros({kHeadLossSums}, DType::kF64, options_.device);
+  ModelStage stage(model_, stream_,
+                   {.task = ModelStage::Task::kEvaluate, .dtype = options_.dtype},
+                   {ForStage(*batches_[0], OptionsFor(*batches_[0]))}, {.losses = sums});
+  RunPipeline(pipelined.evaluation, pipelined.stage, *pipelined.links, stage);
+  return sums;
 }
 
 StepReport TrainStep::Finish(StepInput input) {
@@ -149,11 +211,13 @@ StepReport TrainStep::Finish(StepInput input) {
 
 TrainStep::Score TrainStep::Evaluate(const Batch& batch) {
   optimizer_->WaitForValues();
-  Load(batch);
+  const LoadedBatch& loaded = *batches_[0];
+  batches_[0]->Load(batch);
   Score score;
   graphs_.RunApart([&] {
-    const Tensor sums = model_.Evaluate(stream_, ids_N_, targets_N_, documents(),
-                                        {.shard = shard_.get(), .tensor = tensor_.get()});
+    const Tensor sums = pipelined_ ? EvaluateStages()
+                                   : model_.Evaluate(stream_, loaded.ids_N(), loaded.targets_N(),
+                                                     loaded.documents(), OptionsFor(loaded));
     if (sums.on_meta()) return;
     const std::vector<double> totals = sums.ToDoubles();
     score = {.nll = totals[kLossSum], .counted = totals[kCountedSum]};

@@ -12,9 +12,9 @@
 #include <functional>
 #include <memory>
 
-#include "data/loader.h"
+#include "launch/loaded_batch.h"
 #include "launch/step_graphs.h"
-#include "model/language_model.h"
+#include "model/model_stage.h"
 #include "parallel/optimizer.h"
 #include "parallel/reducer.h"
 
@@ -26,6 +26,7 @@ struct StepOptions {
   int zero = 1;
   StateExchange state_exchange = StateExchange::kAuto;  // context parallel
   bool sequence_parallel = false;                       // tensor parallel
+  Pipeline pipeline = Pipeline::kRing;                  // where there are stages
   RecomputePolicy recompute = RecomputePolicy::kNone;
   Rebuild rebuild = Rebuild::kNothing;  // at least, in backward
   DType dtype = DType::kF32;            // of activations and of what matrix products read
@@ -34,7 +35,8 @@ struct StepOptions {
   int64_t micro_batch = 1;    // windows at a time
   int64_t micro_batches = 1;  // of this rank in a step
   int64_t max_documents = 1;  // in a micro-batch
-  bool graphs = false;        // steps are recorded and repeated where the device is a GPU
+  bool graphs = false;        // steps are recorded and repeated where the device is a GPU and
+                              // there is one stage
 };
 
 class TrainStep {
@@ -53,17 +55,19 @@ class TrainStep {
   // from a record.
   void Begin(bool diagnose = false);
   // Forward and backward of micro_batch windows, StepOptions::micro_batches times a step; the last
-  // reduces. Ranks of a context-parallel group get the same batch and take their tokens of it. On
-  // kMeta the batch is not read.
+  // reduces, and in a pipeline does all the work. Ranks along cp, tp and pp get the same batch and
+  // take their tokens of it. On kMeta the batch is not read. Diagnostics, of one micro-batch, are
+  // complete after the last on ranks of stage 0.
   void MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics = nullptr);
-  // Called in every micro-batch when its forward is done and its backward has not begun.
+  // Called whenever a forward is done and its backward has not begun.
   void OnForwardDone(std::function<void()> observer) { forward_done_ = std::move(observer); }
   // Updates, and adds to input what the micro-batches counted. The report's sums are {nll over
   // counted tokens of all ranks, the mixers' own losses of all ranks, with an exit gate its entropy
   // and p_1 … p_T, input's own …}.
   StepReport Finish(StepInput input);
 
-  // Sum of losses over counted tokens, and their number, of the model as it decodes.
+  // Sum of losses over counted tokens, and their number, of the model as it decodes. On ranks of
+  // stage 0; elsewhere 0.
   struct Score {
     double nll = 0, counted = 0;
   };
@@ -78,9 +82,26 @@ class TrainStep {
   int64_t tokens_per_micro_batch() const { return options_.micro_batch * options_.sequence; }
 
  private:
-  void Load(const Batch& batch);
-  const Documents& documents() const { return shard_ ? shard_->documents() : documents_; }
+  // Of a step, its first and its last micro-batch.
+  void BeginGradients();
   void ForwardBackward(LoopDiagnostics* diagnostics);
+
+  // Where stages share the blocks.
+  struct Pipelined {
+    int stage = 0;
+    Communicator* pp = nullptr;
+    const PipelineLinks* links = nullptr;
+    PipelinePlan training, evaluation;
+    LoopDiagnostics* diagnostics = nullptr;  // of micro-batch `diagnosed` of this step
+    int64_t diagnosed = 0;
+  };
+  std::unique_ptr<Pipelined> MakePipelined(const Mesh& mesh, const RankGroups& groups) const;
+  ModelStage::MicroBatch ForStage(const LoadedBatch& batch, ForwardOptions options) const;
+  void RunStages();
+  Tensor EvaluateStages();
+
+  ForwardOptions OptionsFor(const LoadedBatch& batch) const;
+  ForwardOptions TrainingOptionsFor(const LoadedBatch& batch, LoopDiagnostics* diagnostics);
 
   const StepOptions options_;
   Stream stream_;
@@ -90,11 +111,9 @@ class TrainStep {
   LayoutTable layout_;
   std::unique_ptr<Reducer> reducer_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<ContextShard> shard_;  // null: all of a micro-batch's tokens are here
-  std::unique_ptr<TensorShard> tensor_;  // null: all of every layer is here
-  Upload tokens_2N_;                     // ids, then targets
-  Tensor ids_N_, targets_N_;
-  Documents documents_;
+  std::unique_ptr<Pipelined> pipelined_;               // null: all layers are here
+  std::vector<std::unique_ptr<LoadedBatch>> batches_;  // one, or all of a pipeline's step
+  std::unique_ptr<TensorShard> tensor_;                // null: all of every layer is here
   // F64, of the step so far: sums of the model's losses, then the mixers' own.
   Tensor losses_, sums_, auxiliary_;
   int64_t micro_batch_ = 0;  // of this step, how many have run

@@ -36,8 +36,9 @@ absl::StatusOr<double> ValidationLoss(const Loader& loader, int64_t windows, Tra
     score.nll += part.nll;
     score.counted += part.counted;
   }
+  if (groups.tp->rank() > 0) score = {};  // counted by the first of them
   double sums[] = {score.nll, score.counted};
-  ReduceScalars(*groups.replicas, sums, {});
+  ReduceScalars(*groups.world, sums, {});
   return sums[0] / std::max(sums[1], 1.0);
 }
 

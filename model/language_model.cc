@@ -8,7 +8,6 @@
 #include "kernels/exit_loss.h"
 #include "kernels/exit_select.h"
 #include "kernels/gemm.h"
-#include "kernels/head_loss.h"
 #include "kernels/linear.h"
 #include "model/init.h"
 
@@ -45,12 +44,16 @@ double MeanOf(const Tensor& sums, ContextShard* shard) {
 
 }  // namespace
 
-LanguageModel::LanguageModel(const ModelConfig& config, const TensorSplit& split)
+LanguageModel::LanguageModel(const ModelConfig& config, const TensorSplit& split,
+                             const StagePlace& place)
     : config_(config),
-      embed_(ParamScope(params_).Add("embed.weight", {config.vocab, config.width},
-                                     ProjectionInit(config.width), /*decay=*/true,
-                                     SplitRows(split.ranks))),
-      stack_(std::make_unique<LoopedStack>(config, ParamScope(params_), split)) {
+      embed_(place.first() ? &ParamScope(params_).Add(
+                                 "embed.weight", {config.vocab, config.width},
+                                 ProjectionInit(config.width), /*decay=*/true,
+                                 SplitRows(split.ranks))
+                           : nullptr),
+      stack_(std::make_unique<LoopedStack>(config, ParamScope(params_), split, place)) {
+  if (!place.first()) return;
   const ParamScope root(params_);
   if (!config.tie_embeddings) {
     head_ = &root.Add("head.weight", {config.vocab, config.width}, ProjectionInit(config.width),
@@ -70,11 +73,11 @@ std::vector<int> LanguageModel::UsesPerMicroBatch() const {
   const int loops = static_cast<int>(config_.loops), heads = config_.exit_gate ? loops : 1;
   std::vector<int> uses;
   for (const Param* param : params_.all()) {
-    if (param == &embed_) {
+    if (param == embed_) {
       uses.push_back(head_ == nullptr ? 1 + heads : 1);  // a tied head uses it again
     } else if (param == head_) {
       uses.push_back(heads);
-    } else if (param == &stack_->norm()) {
+    } else if (param == stack_->norm()) {
       uses.push_back(config_.loop_norm ? loops : heads);
     } else if (param == gate_weight_ || param == gate_bias_) {
       uses.push_back(loops - 1);
@@ -87,59 +90,68 @@ std::vector<int> LanguageModel::UsesPerMicroBatch() const {
 
 LanguageModel::Loss LanguageModel::Forward(Tape& tape, const Tensor& ids_N, const Tensor& targets_N,
                                            const Documents& documents, ForwardOptions options) {
-  TensorShard* const tensor = options.tensor = GroupOf(options);
-  LoopDiagnostics* diagnostics = options.diagnostics;
-  if (diagnostics != nullptr) diagnostics->loss.assign(config_.loops, 0.0);
-  if (options.before_params) options.before_params(1);  // the embedding
-  if (config_.exit_gate) return ForwardWithExits(tape, ids_N, targets_N, documents, options);
+  options.tensor = GroupOf(options);
+  Readouts readouts;
+  // Right after the loop, so that backward holds the gradient of one loop's readout at a time.
   const LoopedStack::Readout readout = [&](int64_t loop, const Var& h_ND) {
-    Tape silent(tape.stream());
-    silent.set_recording(false);
-    const Var normed = EnterLayer(silent, stack_->Normed(silent, silent.Input(h_ND.value)), tensor);
-    const Tensor sums = HeadLoss(silent, normed, head_weight(), targets_N, {.link = tensor}).value;
-    if (!sums.on_meta()) diagnostics->loss[loop] = MeanOf(sums, options.shard);
+    ReadOut(tape, h_ND, loop, targets_N, options, &readouts);
   };
   const LoopedStack::Output out =
-      stack_->Forward(tape, Embedded(tape, ids_N, tensor), documents, options,
-                      diagnostics != nullptr ? readout : nullptr);
-  Loss loss{.sums = {}, .auxiliary = out.auxiliary_losses};
+      stack_->Forward(tape, Embedded(tape, ids_N, options), documents, options, readout);
+  Loss loss = LossOf(tape, out.h_ND, readouts, targets_N, options);
+  loss.auxiliary = out.auxiliary_losses;
+  return loss;
+}
+
+void LanguageModel::ReadOut(Tape& tape, const Var& h_ND, int64_t loop, const Tensor& targets_N,
+                            const ForwardOptions& options, Readouts* readouts) {
+  LoopDiagnostics* const diagnostics = options.diagnostics;
+  TensorShard* const tensor = options.tensor;
+  if (config_.exit_gate) {
+    HeadLossOptions head{.link = tensor};
+    head.keep_at_most /= config_.loops;
+    const Var normed = stack_->Normed(tape, h_ND);
+    if (loop + 1 < config_.loops) {
+      readouts->gates.push_back(GatherShares(tape, Gate(tape, normed), tensor));
+    }
+    readouts->losses.push_back(
+        HeadLossPerToken(tape, EnterLayer(tape, normed, tensor), head_weight(), targets_N, head));
+    const Tensor& loss_N = readouts->losses.back().loss_N.value;
+    if (diagnostics == nullptr || loss_N.on_meta()) return;
+    diagnostics->loss[loop] = MeanOf(loss_N, targets_N, options.shard);
+  } else if (diagnostics != nullptr) {
+    Tape silent(tape.stream());
+    silent.set_recording(false);
+    const Var normed = stack_->Normed(silent, silent.Input(h_ND.value));
+    const Tensor sums = SumsOf(silent, normed, targets_N, options).value;
+    if (!sums.on_meta()) diagnostics->loss[loop] = MeanOf(sums, options.shard);
+  }
+}
+
+LanguageModel::Loss LanguageModel::LossOf(Tape& tape, const Var& h_ND, const Readouts& readouts,
+                                          const Tensor& targets_N, const ForwardOptions& options) {
+  if (config_.exit_gate) {
+    return {.sums = ExitLoss(tape, readouts.gates, readouts.losses, targets_N), .auxiliary = {}};
+  }
+  Loss loss;
   if (options.z_loss) {
     loss.z_loss = *options.z_loss;
     loss.seed = SeedOfSums(tape.device(), loss.z_loss);
   }
-  loss.sums = HeadLoss(tape, EnterLayer(tape, stack_->Normed(tape, out.h_ND), tensor),
-                       head_weight(), targets_N, {.dsums = loss.seed, .link = tensor});
+  loss.sums = HeadLoss(tape, EnterLayer(tape, stack_->Normed(tape, h_ND), options.tensor),
+                       head_weight(), targets_N, {.dsums = loss.seed, .link = options.tensor});
   return loss;
 }
 
-// Each loop's head comes right after the loop, so that backward holds one loop's gradient at a
-// time.
-LanguageModel::Loss LanguageModel::ForwardWithExits(Tape& tape, const Tensor& ids_N,
-                                                    const Tensor& targets_N,
-                                                    const Documents& documents,
-                                                    const ForwardOptions& options) {
-  TensorShard* const tensor = options.tensor;
-  HeadLossOptions head{.link = tensor};
-  head.keep_at_most /= config_.loops;
-  std::vector<Var> gates;
-  std::vector<TokenLosses> losses;
-  const LoopedStack::Readout readout = [&](int64_t loop, const Var& h_ND) {
-    const Var normed = stack_->Normed(tape, h_ND);
-    if (loop + 1 < config_.loops) gates.push_back(GatherShares(tape, Gate(tape, normed), tensor));
-    losses.push_back(
-        HeadLossPerToken(tape, EnterLayer(tape, normed, tensor), head_weight(), targets_N, head));
-    const Tensor& loss_N = losses.back().loss_N.value;
-    if (options.diagnostics != nullptr && !loss_N.on_meta()) {
-      options.diagnostics->loss[loop] = MeanOf(loss_N, targets_N, options.shard);
-    }
-  };
-  const LoopedStack::Output out =
-      stack_->Forward(tape, Embedded(tape, ids_N, tensor), documents, options, readout);
-  return {.sums = ExitLoss(tape, gates, losses, targets_N), .auxiliary = out.auxiliary_losses};
+Var LanguageModel::SumsOf(Tape& tape, const Var& normed_ND, const Tensor& targets_N,
+                          const ForwardOptions& options) {
+  return HeadLoss(tape, EnterLayer(tape, normed_ND, options.tensor), head_weight(), targets_N,
+                  {.link = options.tensor});
 }
 
-Var LanguageModel::Embedded(Tape& tape, const Tensor& ids_N, TensorShard* tensor) {
-  return LeaveLayer(tape, Embedding(tape, ids_N, embed_), tensor);
+Var LanguageModel::Embedded(Tape& tape, const Tensor& ids_N, const ForwardOptions& options) {
+  if (options.before_params) options.before_params(1);
+  return LeaveLayer(tape, Embedding(tape, ids_N, *embed_), options.tensor);
 }
 
 Var LanguageModel::Gate(Tape& tape, const Var& normed_ND) {
@@ -204,11 +216,10 @@ Tensor LanguageModel::Evaluate(Stream& stream, const Tensor& ids_N, const Tensor
                                const Documents& documents, const ForwardOptions& options) {
   Tape tape(stream);
   tape.set_recording(false);
-  TensorShard* const tensor = GroupOf(options);
+  ForwardOptions head = options;
+  head.tensor = GroupOf(options);
   const Var hidden = tape.Input(Hidden(stream, ids_N, documents, options));
-  return HeadLoss(tape, EnterLayer(tape, hidden, tensor), head_weight(), targets_N,
-                  {.link = tensor})
-      .value;
+  return SumsOf(tape, hidden, targets_N, head).value;
 }
 
 Tensor LanguageModel::Hidden(Stream& stream, const Tensor& ids_N, const Documents& documents,
@@ -218,7 +229,7 @@ Tensor LanguageModel::Hidden(Stream& stream, const Tensor& ids_N, const Document
   tape.set_recording(false);
   Tensor leaving_ND;
   const Var h = stack_
-                    ->Forward(tape, Embedded(tape, ids_N, options.tensor), documents, options,
+                    ->Forward(tape, Embedded(tape, ids_N, options), documents, options,
                               ExitReadout(tape, &leaving_ND))
                     .h_ND;
   return leaving_ND.defined() ? leaving_ND : stack_->Normed(tape, h).value;
@@ -233,7 +244,7 @@ Tensor LanguageModel::Logits(Stream& stream, const Tensor& hidden_ND) {
 
 std::vector<MixerState> LanguageModel::MakeStates(int64_t sequences, int64_t capacity, DType dtype,
                                                   Device device) const {
-  CHECK(embed_.held == Box::Whole(embed_.spec.shape)) << "decoding is for one rank";
+  CHECK(embed_ != nullptr && embed_->held == Box::Whole(embed_->spec.shape)) << "decoding is for one rank";
   std::vector<MixerState> states;
   for (int64_t loop = 0; loop < config_.loops; ++loop) {
     for (const auto& block : stack_->blocks()) {
@@ -252,18 +263,22 @@ Tensor LanguageModel::Step(Stream& stream, const Tensor& ids_B, const StepContex
   Tape tape(stream);
   tape.set_recording(false);
   Tensor leaving_BD;
-  const Tensor h = stack_->Step(stream, Embedding(tape, ids_B, embed_).value, states, context,
+  const Tensor h = stack_->Step(stream, Embedding(tape, ids_B, *embed_).value, states, context,
                                 ExitReadout(tape, &leaving_BD));
   return Logits(stream,
                 leaving_BD.defined() ? leaving_BD : stack_->Normed(tape, tape.Input(h)).value);
 }
 
-double LanguageModel::FlopsPerToken(int64_t sequence) const {
+double LanguageModel::HeadFlopsPerToken() const {
+  if (!is_first_stage()) return 0;
   const double width = static_cast<double>(config_.width),
                loops = static_cast<double>(config_.loops);
   const double head = 2 * static_cast<double>(config_.vocab) * width;
-  const double exits = config_.exit_gate ? loops * head + (loops - 1) * 2 * width : head;
-  return stack_->FlopsPerToken(sequence) + exits;
+  return config_.exit_gate ? loops * head + (loops - 1) * 2 * width : head;
+}
+
+double LanguageModel::FlopsPerToken(int64_t sequence) const {
+  return stack_->FlopsPerToken(sequence) + HeadFlopsPerToken();
 }
 
 }  // namespace lt2

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/param_set.h"
+#include "kernels/head_loss.h"
 #include "model/config.h"
 #include "model/looped_stack.h"
 
@@ -19,8 +20,10 @@ namespace lt2 {
 class LanguageModel {
  public:
   // Declares the parameters; they have no memory until someone binds it. A split that
-  // CheckSplit(config, split) allows.
-  explicit LanguageModel(const ModelConfig& config, const TensorSplit& split = {});
+  // CheckSplit(config, split) allows. A stage of a pipeline has its blocks alone, and the first one
+  // embedding and head; model/model_stage.h runs it.
+  explicit LanguageModel(const ModelConfig& config, const TensorSplit& split = {},
+                         const StagePlace& place = {});
 
   ParamSet& params() { return params_; }
   const ModelConfig& config() const { return config_; }
@@ -47,6 +50,26 @@ class LanguageModel {
   Tensor Evaluate(Stream& stream, const Tensor& ids_N, const Tensor& targets_N,
                   const Documents& documents, const ForwardOptions& options = {});
 
+  // What Forward and Evaluate are made of, for the first of several stages. options.tensor: null
+  // for a group of one.
+  Var Embedded(Tape& tape, const Tensor& ids_N, const ForwardOptions& options);
+  // What an exit gate's loss needs of every loop, the last one too.
+  struct Readouts {
+    std::vector<Var> gates;
+    std::vector<TokenLosses> losses;
+  };
+  // Adds what is read out of hₜ, loop `loop`, and to the diagnostics its loss.
+  void ReadOut(Tape& tape, const Var& h_ND, int64_t loop, const Tensor& targets_N,
+               const ForwardOptions& options, Readouts* readouts);
+  // Of the last hₜ and all readouts; without auxiliary losses.
+  Loss LossOf(Tape& tape, const Var& h_ND, const Readouts& readouts, const Tensor& targets_N,
+              const ForwardOptions& options);
+  // F64 [kHeadLossSums] of a hidden state that is normed.
+  Var SumsOf(Tape& tape, const Var& normed_ND, const Tensor& targets_N,
+             const ForwardOptions& options);
+  LoopedStack& stack() { return *stack_; }
+  bool is_first_stage() const { return embed_ != nullptr; }
+
   // From here on Hidden, Evaluate and Step take of each token the first loop at which p_1 + … + p_t
   // reaches `threshold`, and the last one from 1 on, which is the default. Every loop runs all the
   // same: tokens to come read its caches. Below 1 the model must have an exit gate.
@@ -68,23 +91,20 @@ class LanguageModel {
 
   // Of a forward pass, all loops, with the head.
   double FlopsPerToken(int64_t sequence) const;
+  double HeadFlopsPerToken() const;  // of it, the head and what an exit gate reads
 
  private:
-  Param& head_weight() { return head_ != nullptr ? *head_ : embed_; }
+  Param& head_weight() { return head_ != nullptr ? *head_ : *embed_; }
   Tensor SeedOfSums(Device device, double z_loss) const;
-  // Token embeddings, as they lie between layers.
-  Var Embedded(Tape& tape, const Tensor& ids_N, TensorShard* tensor);
   // Gate logits [N, 1] from the normed output of a loop.
   Var Gate(Tape& tape, const Var& normed_ND);
-  Loss ForwardWithExits(Tape& tape, const Tensor& ids_N, const Tensor& targets_N,
-                        const Documents& documents, const ForwardOptions& options);
   // Fills leaving_ND where tokens may leave early; else empty.
   LoopedStack::Readout ExitReadout(Tape& tape, Tensor* leaving_ND);
 
   const ModelConfig config_;
   double exit_threshold_ = 1;
   ParamSet params_;
-  Param& embed_;
+  Param* const embed_;  // it and those below: null in stages but the first
   std::unique_ptr<LoopedStack> stack_;
   Param* head_ = nullptr;
   Param *gate_weight_ = nullptr, *gate_bias_ = nullptr;  // [1, width], [1]

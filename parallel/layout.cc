@@ -151,7 +151,6 @@ Box HeldBox(const ParamSpec& spec, int tp, int tp_rank) {
 
 LayoutTable Layout(std::span<const ParamSpec> specs, const Mesh& mesh, int zero,
                    const LayoutOptions& options, int tp_rank) {
-  CHECK_EQ(mesh.pp, 1);
   CHECK(zero == 0 || zero == 1) << "zero = " << zero;
   LayoutTable table{.zero = zero};
   table.entries.resize(specs.size());
@@ -160,18 +159,23 @@ LayoutTable Layout(std::span<const ParamSpec> specs, const Mesh& mesh, int zero,
     int bucket = 0;
     int64_t most = 0;
   };
-  std::map<std::pair<int, bool>, Open> open;  // by copies, and whether their gradients are whole
+  // By copies, whether their gradients are whole, and whether every stage has them.
+  std::map<std::tuple<int, bool, bool>, Open> open;
   for (int p = static_cast<int>(specs.size()) - 1; p >= 0; --p) {
     const ParamSpec& spec = specs[p];
     CHECK_GT(spec.shape.size(), 0) << spec.name;
     const int copies = CopiesOf(spec, mesh.tp);
     const bool whole = copies > 1 && spec.split.whole_gradient;
-    const auto [at, is_new] = open.try_emplace({copies, whole});
+    const bool across = spec.across_stages;
+    const auto [at, is_new] = open.try_emplace({copies, whole, across});
     Open& last = at->second;
-    if (is_new || last.most >= limit) {
+    // The limit is a stage's own: what all of them hold goes into one bucket.
+    if (is_new || (last.most >= limit && !across)) {
       last = {.bucket = static_cast<int>(table.buckets.size())};
       table.buckets.push_back(
-          {.copies = whole ? 1 : copies, .counted = !whole || tp_rank % copies == 0});
+          {.copies = whole ? 1 : copies,
+           .across_stages = across,
+           .counted = !whole || tp_rank % copies == 0});
     }
     Bucket& bucket = table.buckets[last.bucket];
     table.entries[p] = {
@@ -182,7 +186,8 @@ LayoutTable Layout(std::span<const ParamSpec> specs, const Mesh& mesh, int zero,
   }
   SortByCompletion(table);
   for (Bucket& bucket : table.buckets) {
-    Cutter(table, bucket, mesh.replicas() * bucket.copies, options.whole_parameters).Run();
+    const int holders = mesh.replicas() * bucket.copies * (bucket.across_stages ? mesh.pp : 1);
+    Cutter(table, bucket, holders, options.whole_parameters).Run();
   }
   return table;
 }

@@ -44,7 +44,8 @@ struct LayoutEntry {
 };
 
 struct Bucket {
-  int copies = 1;  // its holders are RankGroups::Holders(copies)
+  int copies = 1;              // its holders are RankGroups::Holders(copies, across_stages)
+  bool across_stages = false;  // of parameters that every pipeline stage holds
   // False where other holders have the same parameters and gradients, and count and save them.
   bool counted = true;
   std::vector<int> params;            // in order of offset
@@ -59,10 +60,14 @@ struct LayoutTable {
   std::vector<Bucket> buckets;
 };
 
+inline Communicator& HoldersOf(const Bucket& bucket, const RankGroups& groups) {
+  return groups.Holders(bucket.copies, bucket.across_stages);
+}
+
 // What a rank holds of a parameter by its place among tp ranks.
 Box HeldBox(const ParamSpec& spec, int tp, int tp_rank);
 
-// specs: in order of first use. Offsets are multiples of 16 elements (a cache line), so that
+// specs: of this rank's pipeline stage, in order of first use. Offsets are multiples of 16 elements (a cache line), so that
 // padding between parameters belongs to the buffer too; nobody reads it.
 LayoutTable Layout(std::span<const ParamSpec> specs, const Mesh& mesh, int zero,
                    const LayoutOptions& options = {}, int tp_rank = 0);

@@ -88,12 +88,6 @@ int Mesh::RankOf(int at_pp, int at_dp, int at_cp, int at_tp) const {
   return ((at_pp * dp + at_dp) * cp + at_cp) * tp + at_tp;
 }
 
-absl::Status Mesh::CheckSupported() const {
-  if (pp == 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      StrCat("pp = ", pp, " is not supported by this version; set parallel.pp = 1"));
-}
-
 std::unique_ptr<Communicator> AxisGroup(Communicator& world, const Mesh& mesh, Axis axis) {
   CHECK_EQ(world.size(), mesh.size()) << "mesh " << mesh.ToString();
   if (mesh.Extent(axis) == 1) return MakeGroupOfOne(Name(axis));
@@ -104,26 +98,42 @@ std::unique_ptr<Communicator> AxisGroup(Communicator& world, const Mesh& mesh, A
 
 namespace {
 
-// "dp·cp·tp:2" of the ranks that differ along dp, along cp, and from a neighbour along tp.
-std::string HoldersName(const Mesh& mesh, int copies) {
-  std::vector<std::string> axes;
-  if (mesh.dp > 1) axes.push_back(Name(Axis::kDp));
-  if (mesh.cp > 1) axes.push_back(Name(Axis::kCp));
-  if (copies > 1) axes.push_back(StrCat(Name(Axis::kTp), ":", copies));
-  return absl::StrJoin(axes, "·");
-}
+// The ranks that hold the same part of a parameter: all replicas, `copies` neighbours along tp, and
+// with `stages` every stage, which is the slowest.
+struct Holders {
+  int copies = 1;
+  bool stages = false;
 
-// Where a rank stands among the holders of `copies` neighbours along tp.
-int RankAmongHolders(const Mesh& mesh, int rank, int copies) {
-  const int replica = mesh.Coordinate(rank, Axis::kDp) * mesh.cp + mesh.Coordinate(rank, Axis::kCp);
-  return replica * copies + mesh.Coordinate(rank, Axis::kTp) % copies;
-}
+  // "pp·dp·cp·tp:2" of the axes along which they differ.
+  std::string Name(const Mesh& mesh) const {
+    std::vector<std::string> axes;
+    for (Axis axis : {Axis::kPp, Axis::kDp, Axis::kCp}) {
+      if (mesh.Extent(axis) > 1 && (stages || axis != Axis::kPp)) axes.push_back(lt2::Name(axis));
+    }
+    if (copies > 1) axes.push_back(StrCat(lt2::Name(Axis::kTp), ":", copies));
+    return absl::StrJoin(axes, "·");
+  }
+  int Size(const Mesh& mesh) const { return mesh.replicas() * copies * (stages ? mesh.pp : 1); }
+  int First(const Mesh& mesh, int rank) const {
+    const int at_pp = stages ? 0 : mesh.Coordinate(rank, Axis::kPp);
+    return mesh.RankOf(at_pp, 0, 0, mesh.Coordinate(rank, Axis::kTp) / copies * copies);
+  }
+  int Rank(const Mesh& mesh, int rank) const {
+    int at = stages ? mesh.Coordinate(rank, Axis::kPp) : 0;
+    for (Axis axis : {Axis::kDp, Axis::kCp}) {
+      at = at * mesh.Extent(axis) + mesh.Coordinate(rank, axis);
+    }
+    return at * copies + mesh.Coordinate(rank, Axis::kTp) % copies;
+  }
+};
 
 template <class Make>
-RankGroups GroupsOf(const Mesh& mesh, int rank, const Make& holders) {
-  RankGroups groups{.dp = mesh.Coordinate(rank, Axis::kDp), .replicas = holders(1)};
-  for (int copies = 2; copies <= mesh.tp; ++copies) {
-    if (mesh.tp % copies == 0) groups.wider[copies] = holders(copies);
+RankGroups GroupsOf(const Mesh& mesh, int rank, const Make& make) {
+  RankGroups groups{.dp = mesh.Coordinate(rank, Axis::kDp), .replicas = make(Holders{})};
+  for (int copies = 1; copies <= mesh.tp; ++copies) {
+    if (mesh.tp % copies != 0) continue;
+    if (copies > 1) groups.wider[copies] = make(Holders{.copies = copies});
+    if (mesh.pp > 1) groups.across_stages[copies] = make(Holders{copies, /*stages=*/true});
   }
   return groups;
 }
@@ -133,28 +143,33 @@ RankGroups GroupsOf(const Mesh& mesh, int rank, const Make& holders) {
 RankGroups MakeGroups(Communicator& world, const Mesh& mesh) {
   CHECK_EQ(world.size(), mesh.size()) << "mesh " << mesh.ToString();
   const int rank = world.rank();
-  RankGroups groups = GroupsOf(mesh, rank, [&](int copies) -> std::unique_ptr<Communicator> {
-    const std::string name = HoldersName(mesh, copies);
+  const auto make = [&](const Holders& holders) -> std::unique_ptr<Communicator> {
+    const std::string name = holders.Name(mesh);
     if (name.empty()) return MakeGroupOfOne(Name(Axis::kDp));
-    const int at_pp = mesh.Coordinate(rank, Axis::kPp);
-    const int at_tp = mesh.Coordinate(rank, Axis::kTp);
-    const int first = mesh.RankOf(at_pp, 0, 0, at_tp / copies * copies);
-    return world.Split(first, RankAmongHolders(mesh, rank, copies), name);
-  });
+    return world.Split(holders.First(mesh, rank), holders.Rank(mesh, rank), name);
+  };
+  RankGroups groups = GroupsOf(mesh, rank, make);
   groups.world = &world;
   groups.cp = AxisGroup(world, mesh, Axis::kCp);
   groups.tp = AxisGroup(world, mesh, Axis::kTp);
+  groups.pp = AxisGroup(world, mesh, Axis::kPp);
+  groups.links = MakePipelineLinks(*groups.pp);
   return groups;
 }
 
 RankGroups MakeMetaGroups(const Mesh& mesh, int rank) {
-  RankGroups groups = GroupsOf(mesh, rank, [&](int copies) {
-    return MakeMetaCommunicator(RankAmongHolders(mesh, rank, copies), mesh.replicas() * copies);
+  RankGroups groups = GroupsOf(mesh, rank, [&](const Holders& holders) {
+    return MakeMetaCommunicator(holders.Rank(mesh, rank), holders.Size(mesh));
   });
   groups.meta_world = MakeMetaCommunicator(rank, mesh.size());
   groups.world = groups.meta_world.get();
-  groups.cp = MakeMetaCommunicator(mesh.Coordinate(rank, Axis::kCp), mesh.cp);
-  groups.tp = MakeMetaCommunicator(mesh.Coordinate(rank, Axis::kTp), mesh.tp);
+  const auto along = [&](Axis axis) {
+    return MakeMetaCommunicator(mesh.Coordinate(rank, axis), mesh.Extent(axis));
+  };
+  groups.cp = along(Axis::kCp);
+  groups.tp = along(Axis::kTp);
+  groups.pp = along(Axis::kPp);
+  groups.links = MakeMetaPipelineLinks(mesh.pp);
   return groups;
 }
 

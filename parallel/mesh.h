@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "parallel/communicator.h"
+#include "parallel/pipeline_links.h"
 
 namespace lt2 {
 
@@ -30,9 +30,6 @@ struct Mesh {
   int Coordinate(int rank, Axis axis) const;
   int RankOf(int at_pp, int at_dp, int at_cp, int at_tp) const;
   bool operator==(const Mesh&) const = default;
-
-  // InvalidArgument, naming the key to change, for an axis this version cannot split.
-  absl::Status CheckSupported() const;
 };
 
 // The ranks that differ from this one along `axis` only, in order of their coordinate. Every rank
@@ -47,11 +44,18 @@ struct RankGroups {
   std::unique_ptr<Communicator> replicas;    // dp and cp, cp fastest
   std::unique_ptr<Communicator> cp;          // those that share a row of tokens
   std::unique_ptr<Communicator> tp;          // those that share layers
+  std::unique_ptr<Communicator> pp;          // the stages of a pipeline
+  PipelineLinks links;                       // to the neighbours among those
   // By c > 1, a divisor of tp: dp, cp and c neighbours along tp, those fastest.
   std::map<int, std::unique_ptr<Communicator>> wider;
+  // By c: the same of all stages, where there are several.
+  std::map<int, std::unique_ptr<Communicator>> across_stages;
   // The ranks among which the gradients of a parameter are summed that `copies` neighbours along tp
-  // hold the same part of.
-  Communicator& Holders(int copies) const { return copies == 1 ? *replicas : *wider.at(copies); }
+  // hold the same part of, in this stage or in every one.
+  Communicator& Holders(int copies, bool all_stages = false) const {
+    if (all_stages && !across_stages.empty()) return *across_stages.at(copies);
+    return copies == 1 ? *replicas : *wider.at(copies);
+  }
 };
 // Every rank of `world` calls it.
 RankGroups MakeGroups(Communicator& world, const Mesh& mesh);

@@ -44,7 +44,7 @@ Optimizer::Optimizer(std::span<Param* const> params, const LayoutTable& layout,
   CHECK_EQ(params_.size(), layout.entries.size());
   hyper_ = Tensor::Zeros({kHyperSize}, DType::kF64, params_[0]->master.device());
   for (const Bucket& bucket : layout.buckets) {
-    const int rank = groups.Holders(bucket.copies).rank();
+    const int rank = HoldersOf(bucket, groups).rank();
     const Tensor like = params_[bucket.params[0]]->master;
     Tensor& buffer =
         values_.emplace_back(Tensor::Zeros({bucket.elements}, like.dtype(), like.device()));
@@ -190,7 +190,7 @@ void Optimizer::UpdateValues(Stream& stream, bool gather) {
 
 void Optimizer::GatherBucket(int bucket) {
   const Bucket& cut = layout_.buckets[bucket];
-  gathers_[bucket] = groups_.Holders(cut.copies)
+  gathers_[bucket] = HoldersOf(cut, groups_)
                          .AllGatherAsync(values_[bucket], cut.shard_counts, "gather_values");
   awaited_[bucket] = true;
 }
@@ -294,7 +294,7 @@ std::vector<StatePiece> Optimizer::List(bool owned) const {
   const std::vector<std::string> names = rule_->StateNames();
   for (size_t b = 0; b < pieces_.size(); ++b) {
     const Bucket& bucket = layout_.buckets[b];
-    const int rank = groups_.Holders(bucket.copies).rank();
+    const int rank = HoldersOf(bucket, groups_).rank();
     for (const Piece& piece : pieces_[b]) {
       for (const OwnedPiece& mine : layout_.entries[piece.param].owners) {
         if (!owned || !bucket.counted || mine.rank != rank) continue;

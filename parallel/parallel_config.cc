@@ -1,7 +1,6 @@
 #include "parallel/parallel_config.h"
 
 #include "absl/strings/numbers.h"
-#include "core/status_macros.h"
 #include "core/strings.h"
 
 namespace lt2 {
@@ -39,11 +38,6 @@ ParallelConfig ParallelConfig::Read(const ConfigTable& table) {
   ReadAxis(table, "tp", &config.tp);
   ReadAxis(table, "cp", &config.cp);
   ReadAxis(table, "pp", &config.pp);
-  if (config.pp > 1) {
-    table.AddError(
-        "pp", StrCat("pp = ", config.pp, " is not supported by this version; set parallel.pp = 1"));
-    config.pp = 1;
-  }
   table.Read("zero", &config.zero);
   if (config.zero != 0 && config.zero != 1) {
     table.AddError("zero",
@@ -57,7 +51,7 @@ ParallelConfig ParallelConfig::Read(const ConfigTable& table) {
   if (config.sequence_parallel && config.tp == 1) {
     table.AddError("sequence_parallel", "needs ranks that share layers: parallel.tp > 1");
   }
-  config.pipeline = kPipelines[table.ReadChoice("pipeline", kPipelines, 0)];
+  config.pipeline = static_cast<Pipeline>(table.ReadChoice("pipeline", kPipelines, 0));
   config.recompute = static_cast<RecomputeChoice>(
       table.ReadChoice("recompute", kPolicies, static_cast<int>(config.recompute)));
   config.precision = static_cast<Precision>(
@@ -77,7 +71,7 @@ void ParallelConfig::Write(ConfigTable* table) const {
   table->Set("zero", zero);
   table->Set("state_exchange", std::string_view(kExchanges[static_cast<int>(state_exchange)]));
   table->Set("sequence_parallel", sequence_parallel);
-  table->Set("pipeline", std::string_view(pipeline));
+  table->Set("pipeline", std::string_view(kPipelines[static_cast<int>(pipeline)]));
   table->Set("recompute", std::string_view(Name(recompute)));
   table->Set("precision", std::string_view(Name(precision)));
 }
@@ -96,7 +90,6 @@ absl::StatusOr<Mesh> ParallelConfig::MeshFor(int processes) const {
             .dp = static_cast<int>(data),
             .cp = static_cast<int>(cp),
             .tp = static_cast<int>(tp)};
-  RETURN_IF_ERROR(mesh.CheckSupported());
   return mesh;
 }
 

@@ -7,6 +7,7 @@
 #include "core/config.h"
 #include "core/dtype.h"
 #include "parallel/mesh.h"
+#include "parallel/pipeline_plan.h"
 #include "parallel/state_passing.h"
 
 namespace lt2 {
@@ -20,7 +21,7 @@ struct ParallelConfig {
   int64_t zero = 1;
   StateExchange state_exchange = StateExchange::kAuto;
   bool sequence_parallel = false;
-  std::string pipeline = "ring";
+  Pipeline pipeline = Pipeline::kRing;
   RecomputeChoice recompute = RecomputeChoice::kNone;
   Precision precision = Precision::kFp32;
 

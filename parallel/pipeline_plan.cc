@@ -271,4 +271,28 @@ PipelinePlan MakePipelinePlan(const PipelineShape& shape) {
   return best;
 }
 
+PipelinePlan MakeForwardPlan(int stages, int loops, int micro_batches) {
+  PipelinePlan plan;
+  const auto say = [&](int stage, Kind kind, int micro_batch, int loop) {
+    plan.stages[stage].push_back({kind, micro_batch, loop});
+  };
+  for (int r = 0; r < stages; ++r) {
+    plan.stages.emplace_back();
+    for (int first = 0; first < micro_batches; first += stages) {
+      const int end = std::min(first + stages, micro_batches);
+      for (int loop = 0; loop <= loops; ++loop) {
+        for (int m = first; m < end; ++m) {
+          const bool head = loop == loops;
+          if (head && r > 0) continue;
+          const bool arrives = stages > 1 && (r > 0 || loop > 0);
+          if (arrives) say(r, Kind::kReceiveActivation, m, r > 0 ? loop : loop - 1);
+          say(r, head ? Kind::kHead : Kind::kForward, m, loop);
+          if (!head && stages > 1) say(r, Kind::kSendActivation, m, loop);
+        }
+      }
+    }
+  }
+  return plan;
+}
+
 }  // namespace lt2

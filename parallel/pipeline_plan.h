@@ -63,5 +63,7 @@ struct PipelinePlan {
   int receives_ahead = 1;
 };
 PipelinePlan MakePipelinePlan(const PipelineShape& shape);
+// Forwards and heads alone, of any number of micro-batches.
+PipelinePlan MakeForwardPlan(int stages, int loops, int micro_batches);
 
 }  // namespace lt2

@@ -12,8 +12,6 @@ namespace {
 using Kind = PipelineJob::Kind;
 using Visit = std::pair<int, int>;  // micro-batch, loop
 
-constexpr int kSender = 0, kReceiver = 1;  // in a link's group
-
 // The messages of one kind that a stage is sent, each asked for before it is needed.
 class Inbox {
  public:
@@ -36,7 +34,7 @@ class Inbox {
     if (left_ == 0) return;
     --left_;
     Tensor message = compute_.NewMessage();
-    Pending pending = link_->ReceiveAsync(message, kSender, label_);
+    Pending pending = link_->ReceiveAsync(message, PipelineLinks::kSender, label_);
     asked_.emplace_back(std::move(pending), std::move(message));
   }
 
@@ -52,7 +50,7 @@ class Outbox {
  public:
   void Send(Communicator& link, Tensor message, const char* label) {
     while (!sent_.empty() && sent_.front().first.done()) sent_.pop_front();
-    Pending pending = link.SendAsync(message, kReceiver, label);
+    Pending pending = link.SendAsync(message, PipelineLinks::kReceiver, label);
     sent_.emplace_back(std::move(pending), std::move(message));
   }
   ~Outbox() {
@@ -97,8 +95,9 @@ class Run {
         return;
       }
       case Kind::kHead:
-        Put(gradients_, inputs_gradients_, visit,
-            compute_.Head(mb, Take(activations_, {mb, loop - 1})));
+        if (const Tensor dx = compute_.Head(mb, Take(activations_, {mb, loop - 1})); dx.defined()) {
+          Put(gradients_, inputs_gradients_, visit, dx);
+        }
         return;
       case Kind::kBackwardInput: {
         const bool last = stage_ + 1 == stages_;
@@ -148,26 +147,6 @@ class Run {
 };
 
 }  // namespace
-
-PipelineLinks MakePipelineLinks(Communicator& pp) {
-  PipelineLinks links;
-  const int P = pp.size(), rank = pp.rank();
-  for (int sender = 0; P > 1 && sender < P; ++sender) {
-    for (const bool gradient : {false, true}) {
-      const int receiver = (sender + (gradient ? P - 1 : 1)) % P;
-      const bool member = rank == sender || rank == receiver;
-      auto link = pp.Split(
-          member ? 0 : 1, rank == receiver ? kReceiver : kSender,
-          StrCat(pp.name(), gradient ? " gradients " : " activations ", sender, " to ", receiver));
-      if (rank == sender) {
-        (gradient ? links.gradients_out : links.activations_out) = std::move(link);
-      } else if (rank == receiver) {
-        (gradient ? links.gradients_in : links.activations_in) = std::move(link);
-      }
-    }
-  }
-  return links;
-}
 
 void RunPipeline(const PipelinePlan& plan, int stage, const PipelineLinks& links,
                  PipelineStage& compute) {

@@ -2,10 +2,7 @@
 // calls what computes.
 #pragma once
 
-#include <memory>
-#include <span>
-
-#include "parallel/communicator.h"
+#include "parallel/pipeline_links.h"
 #include "parallel/pipeline_plan.h"
 
 namespace lt2 {
@@ -19,21 +16,13 @@ class PipelineStage {
   // x: undefined for loop 0 at stage 0, which embeds its tokens; for another loop at stage 0 it is
   // the output of the loop before.
   virtual Tensor Forward(int micro_batch, int loop, const Tensor& x) = 0;
-  // Of the last loop's output; the gradient of it.
+  // Of the last loop's output; the gradient of it, undefined where no backward follows.
   virtual Tensor Head(int micro_batch, const Tensor& x) = 0;
   // The gradient of the visit's x; undefined where x was.
   virtual Tensor BackwardInput(int micro_batch, int loop, const Tensor& dy) = 0;
   // After BackwardInput; visits in that order.
   virtual void BackwardWeight(int micro_batch, int loop) = 0;
 };
-
-// A stage's ways in and out: a group of two ranks for each neighbour and kind of message, so that
-// on a GPU no message waits behind one of another way.
-struct PipelineLinks {
-  std::unique_ptr<Communicator> activations_in, activations_out, gradients_in, gradients_out;
-};
-// Every rank of `pp`, in the order of stages, calls it. Empty for one stage.
-PipelineLinks MakePipelineLinks(Communicator& pp);
 
 void RunPipeline(const PipelinePlan& plan, int stage, const PipelineLinks& links,
                  PipelineStage& compute);

@@ -9,7 +9,7 @@ Reducer::Reducer(std::span<Param* const> params, const LayoutTable& layout,
     : params_(params.begin(), params.end()), layout_(layout), groups_(groups) {
   CHECK_EQ(params_.size(), layout.entries.size());
   for (const Bucket& bucket : layout.buckets) {
-    CHECK_EQ(groups.Holders(bucket.copies).size(), static_cast<int>(bucket.shard_counts.size()));
+    CHECK_EQ(HoldersOf(bucket, groups).size(), static_cast<int>(bucket.shard_counts.size()));
     const Tensor& like = params_[bucket.params[0]]->master;
     buckets_.push_back({Tensor::Zeros({bucket.elements}, like.dtype(), like.device())});
   }
@@ -50,7 +50,7 @@ void Reducer::FireReadyBuckets() {
   constexpr const char* kLabel = "reduce_gradients";
   while (fired_ < buckets_.size() && buckets_[fired_].outstanding == 0) {
     BucketState& bucket = buckets_[fired_];
-    Communicator& holders = groups_.Holders(layout_.buckets[fired_].copies);
+    Communicator& holders = HoldersOf(layout_.buckets[fired_], groups_);
     const std::vector<int64_t>& counts = layout_.buckets[fired_].shard_counts;
     bucket.pending =
         layout_.zero == 0

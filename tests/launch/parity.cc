@@ -57,7 +57,8 @@ std::string Problem::ToString() const {
 Problem RandomProblem(int64_t vocab, const Mesh& mesh, uint64_t seed) {
   Random random(seed);
   Problem problem{.dp = mesh.dp};
-  const int64_t loops = random.Of({1, 3});
+  const bool stages = mesh.pp > 1;
+  const int64_t loops = stages ? random.Of({1, 2, 4}) : random.Of({1, 3});
   problem.model = {StrCat("loops=", loops), StrCat("tie_embeddings=", random.Of({"true", "false"})),
                    StrCat("exit_gate=", loops > 1 && random.Below(2) == 0 ? "true" : "false")};
   problem.slow_decay = random.Below(2) == 0;
@@ -65,6 +66,10 @@ Problem RandomProblem(int64_t vocab, const Mesh& mesh, uint64_t seed) {
       random.Of({RecomputePolicy::kNone, RecomputePolicy::kFfn, RecomputePolicy::kMixer,
                  RecomputePolicy::kBlock, RecomputePolicy::kLoop});
   problem.micro_batches = random.Of({1, 2});
+  if (stages) {
+    problem.micro_batches = mesh.pp + random.Of({0, 1, mesh.pp});
+    problem.model.push_back(StrCat("layers=", mesh.pp + random.Of({0, 1})));
+  }
   // Shards shorter than a convolution, and such of several chunks.
   problem.tokens = random.Of<int64_t>({9, 50, 150, 290});
   for (int step = 0; step < kParitySteps; ++step) {
@@ -90,6 +95,7 @@ StepOptions OptionsOf(const ModelConfig& model, const Problem& problem, const Me
           .zero = mesh.zero,
           .state_exchange = mesh.exchange,
           .sequence_parallel = mesh.sequence,
+          .pipeline = mesh.pipeline,
           .recompute = problem.recompute,
           .dtype = DType::kF64,
           .sequence = problem.tokens,
@@ -111,8 +117,8 @@ void ForgetSlowly(TrainStep& step) {
 
 // The micro-batches of step `s` of a data-parallel rank among `dp`. What the first step reports is
 // added to *reported, but what it says of the first micro-batch alone is left out unless all have
-// it.
-StepReport RunStep(TrainStep& step, const Problem& problem, int s, int dp, int rank,
+// it, and this rank `knows`.
+StepReport RunStep(TrainStep& step, const Problem& problem, int s, int dp, int rank, bool knows,
                    const std::function<void()>& before_update, std::vector<double>* reported) {
   const bool first = s == 0;
   LoopDiagnostics seen;
@@ -124,7 +130,7 @@ StepReport RunStep(TrainStep& step, const Problem& problem, int s, int dp, int r
   const StepReport report = step.Finish({.step = s + 1, .lr = 1e-4});
   if (!first) return report;
   for (const double sum : report.sums) reported->push_back(sum / report.counted_tokens);
-  if (problem.dp > 1) return report;
+  if (problem.dp > 1 || !knows) return report;
   for (const auto* numbers :
        {&seen.hidden_rms, &seen.gradient_norm, &seen.loss, &seen.first_token_mass}) {
     reported->insert(reported->end(), numbers->begin(), numbers->end());
@@ -163,19 +169,26 @@ Trace TrainAlone(StepOptions options, const Problem& problem) {
     return values;
   };
   trace.start = parameters();
+  for (const Param* param : step.model().params().all()) trace.names.push_back(param->spec.name);
   for (int s = 0; s < kParitySteps; ++s) {
     const auto look = [&] {
       for (const Param* param : step.model().params().all()) {
         trace.gradients.push_back(param->main_grad.ToDoubles());
       }
     };
-    const StepReport report = RunStep(step, problem, s, 1, 0, look, &trace.reported);
+    const StepReport report = RunStep(step, problem, s, 1, 0, /*knows=*/true, look, &trace.reported);
     trace.losses.push_back(report.sums[0] / report.counted_tokens);
     trace.norms.push_back(report.grad_norm);
   }
   step.optimizer().WaitForValues();
   trace.parameters = parameters();
   return trace;
+}
+
+size_t Trace::IndexOf(const std::string& name) const {
+  const auto found = std::ranges::find(names, name);
+  CHECK(found != names.end()) << name;
+  return found - names.begin();
 }
 
 bool Resolves(const Trace& want, const Trace& exact) {
@@ -252,21 +265,21 @@ void TrainAsRank(const RankGroups& groups, const MeshCase& mesh_case, const Step
   for (int s = 0; s < kParitySteps; ++s) {
     const auto look = [&] {
       for (size_t p = 0; p < params.size(); ++p) {
-        const Communicator& holders =
-            groups.Holders(layout.buckets[layout.entries[p].bucket].copies);
+        const size_t of_one = want.IndexOf(params[p]->spec.name);
+        const Communicator& holders = HoldersOf(layout.buckets[layout.entries[p].bucket], groups);
         const std::vector<double> got = params[p]->main_grad.ToDoubles();
         for (const OwnedPiece& piece : layout.entries[p].owners) {
           if (options.zero > 0 && piece.rank != holders.rank()) continue;
           const double distance = Distance(std::span(got).subspan(piece.offset, piece.box.size()),
-                                           PartOf(want.gradients[p], *params[p], piece.box));
+                                           PartOf(want.gradients[of_one], *params[p], piece.box));
           const std::lock_guard lock(one_at_a_time);
-          EXPECT_LE(distance, allowed.Gradient(p))
+          EXPECT_LE(distance, allowed.Gradient(of_one))
               << "gradient of " << params[p]->spec.name << " on rank " << rank;
         }
       }
     };
     std::vector<double> reported;
-    const StepReport report = RunStep(step, problem, s, mesh.dp, groups.dp, look, &reported);
+    const StepReport report = RunStep(step, problem, s, mesh.dp, groups.dp, groups.pp->rank() == 0, look, &reported);
     const std::lock_guard lock(one_at_a_time);
     EXPECT_NEAR(report.sums[0] / report.counted_tokens, want.losses[s], allowed.Loss(s))
         << "loss of step " << s + 1 << " on rank " << rank;
@@ -282,10 +295,11 @@ void TrainAsRank(const RankGroups& groups, const MeshCase& mesh_case, const Step
   }
   step.optimizer().WaitForValues();
   for (size_t p = 0; p < params.size(); ++p) {
+    const size_t of_one = want.IndexOf(params[p]->spec.name);
     const std::vector<double> got = params[p]->master.ToDoubles();
     const std::lock_guard lock(one_at_a_time);
-    EXPECT_LE(Distance(got, PartOf(want.parameters[p], *params[p], params[p]->held)),
-              allowed.Parameter(p))
+    EXPECT_LE(Distance(got, PartOf(want.parameters[of_one], *params[p], params[p]->held)),
+              allowed.Parameter(of_one))
         << params[p]->spec.name << " after " << kParitySteps << " steps on rank " << rank;
   }
 }

@@ -19,6 +19,7 @@ struct MeshCase {
   int zero = 0;
   StateExchange exchange = StateExchange::kAuto;
   bool sequence = false;  // sequence parallel
+  Pipeline pipeline = Pipeline::kRing;
 };
 inline void PrintTo(const MeshCase& mesh, std::ostream* os) { *os << mesh.name; }
 
@@ -42,9 +43,12 @@ StepOptions OptionsOf(const ModelConfig& model, const Problem& problem, const Me
 // What training is held to.
 struct Trace {
   std::vector<double> losses, norms;
-  std::vector<double> reported;  // in the first step, of its first micro-batch and of all
+  std::vector<double> reported;    // in the first step, of all micro-batches and of its first
+  std::vector<std::string> names;  // of parameters, in the order of the next three
   std::vector<std::vector<double>> gradients;          // of the first step
   std::vector<std::vector<double>> start, parameters;  // before it, and at the end
+
+  size_t IndexOf(const std::string& name) const;
 };
 
 // One rank, to which all rows are micro-batches.

@@ -15,7 +15,7 @@ namespace lt2 {
 namespace {
 
 std::vector<MeshCase> Meshes() {
-  return {{"dp2", {.dp = 2}},
+  std::vector<MeshCase> meshes = {{"dp2", {.dp = 2}},
           {"dp2_zero1", {.dp = 2}, 1},
           {"cp2", {.cp = 2}},
           {"cp3_zero1", {.cp = 3}, 1},
@@ -29,6 +29,24 @@ std::vector<MeshCase> Meshes() {
           {"cp2_tp2_zero1", {.cp = 2, .tp = 2}, 1},
           {"cp2_tp2_sp", {.cp = 2, .tp = 2}, 0, StateExchange::kChain, true},
           {"dp2_tp2_sp_zero1", {.dp = 2, .tp = 2}, 1, StateExchange::kAuto, true}};
+  for (const auto& [name, pipeline] :
+       {std::pair{"ring", Pipeline::kRing}, std::pair{"ring_zb", Pipeline::kRingZb}}) {
+    const auto add = [&, pipeline = pipeline, name = name](const std::string& axes,
+                                                           const Mesh& mesh, int zero,
+                                                           bool sequence = false) {
+      meshes.push_back({.name = StrCat(axes, "_", name),
+                        .mesh = mesh,
+                        .zero = zero,
+                        .sequence = sequence,
+                        .pipeline = pipeline});
+    };
+    add("pp2", {.pp = 2}, 0);
+    add("pp4", {.pp = 4}, 1);
+    add("pp2_dp2_zero1", {.pp = 2, .dp = 2}, 1);
+    add("pp2_tp2_sp", {.pp = 2, .tp = 2}, 0, /*sequence=*/true);
+    add("pp2_cp2", {.pp = 2, .cp = 2}, 0);
+  }
+  return meshes;
 }
 
 int64_t FromEnvironment(const char* name, int64_t fallback) {
