@@ -192,6 +192,39 @@ TEST(Layout, BucketsOfDifferentHoldersAreOpenAtOnce) {
   EXPECT_FALSE(table.buckets[3].counted);  // rank 0 along tp does
 }
 
+TEST(Layout, WhatEveryStageHoldsIsOneBucketOfAllOfThem) {
+  // Stages of different sizes, so that they would close buckets elsewhere.
+  const auto of = [](int layers) {
+    std::vector<ParamSpec> specs;
+    for (int i = 0; i < 3; ++i) {
+      specs.push_back({.name = StrCat("bounds", i), .shape = {300, 300}, .across_stages = true});
+    }
+    for (int i = 0; i < layers; ++i) specs.push_back({.name = StrCat("w", i), .shape = {300, 300}});
+    return Layout(specs, {.pp = 2, .dp = 2}, 1);
+  };
+  std::vector<std::vector<OwnedPiece>> owners;
+  for (const int layers : {1, 9}) {
+    const LayoutTable table = of(layers);
+    for (int p = 0; p < 3; ++p) {
+      const Bucket& bucket = table.buckets[table.entries[p].bucket];
+      EXPECT_TRUE(bucket.across_stages);
+      EXPECT_EQ(bucket.params, (std::vector<int>{2, 1, 0}));
+      EXPECT_EQ(bucket.shard_counts.size(), 4u);
+      owners.push_back(table.entries[p].owners);
+    }
+    const Bucket& own = table.buckets[table.entries[3].bucket];
+    EXPECT_FALSE(own.across_stages);
+    EXPECT_EQ(own.shard_counts.size(), 2u);
+  }
+  for (int p = 0; p < 3; ++p) {
+    ASSERT_EQ(owners[p].size(), owners[p + 3].size());
+    for (size_t i = 0; i < owners[p].size(); ++i) {
+      EXPECT_EQ(owners[p][i].rank, owners[p + 3][i].rank);
+      EXPECT_EQ(owners[p][i].box, owners[p + 3][i].box);
+    }
+  }
+}
+
 TEST(LayoutDeathTest, PartsDivideRanks) {
   const std::vector<ParamSpec> specs = {{.name = "kv", .shape = {9}, .split = SplitRows(3)}};
   EXPECT_DEATH(Layout(specs, {.tp = 4}, 0), "kv: 3 parts among tp = 4");

@@ -66,7 +66,8 @@ std::vector<int> Members(Communicator& group, Communicator& world) {
 }
 
 TEST(Mesh, HoldersAreTheReplicasAndSomeNeighboursAlongTp) {
-  for (const Mesh& mesh : {Mesh{.dp = 2, .cp = 2, .tp = 4}, Mesh{.tp = 6}, Mesh{.cp = 3}}) {
+  for (const Mesh& mesh : {Mesh{.dp = 2, .cp = 2, .tp = 4}, Mesh{.tp = 6}, Mesh{.cp = 3},
+                           Mesh{.pp = 2, .dp = 2, .tp = 2}, Mesh{.pp = 3, .cp = 2}}) {
     SCOPED_TRACE(mesh.ToString());
     RunRanks(mesh.size(), [&](Communicator& world) {
       const RankGroups groups = MakeGroups(world, mesh);
@@ -81,16 +82,19 @@ TEST(Mesh, HoldersAreTheReplicasAndSomeNeighboursAlongTp) {
           EXPECT_FALSE(groups.wider.contains(copies));
           continue;
         }
-        std::vector<int> want;
-        for (int replica = 0; replica < mesh.replicas(); ++replica) {
-          for (int c = 0; c < copies; ++c) {
-            want.push_back(replica * mesh.tp + tp_rank / copies * copies + c);
-          }
+        std::vector<int> everywhere, here;
+        for (int rank = 0; rank < mesh.size(); ++rank) {
+          if (mesh.Coordinate(rank, Axis::kTp) / copies != tp_rank / copies) continue;
+          everywhere.push_back(rank);
+          if (mesh.Coordinate(rank, Axis::kPp) == groups.pp->rank()) here.push_back(rank);
         }
-        EXPECT_EQ(Members(groups.Holders(copies), world), want) << copies;
         const RankGroups meta = MakeMetaGroups(mesh, world.rank());
-        EXPECT_EQ(meta.Holders(copies).rank(), groups.Holders(copies).rank());
-        EXPECT_EQ(meta.Holders(copies).size(), groups.Holders(copies).size());
+        for (const bool all_stages : {false, true}) {
+          Communicator& holders = groups.Holders(copies, all_stages);
+          EXPECT_EQ(Members(holders, world), all_stages ? everywhere : here) << copies;
+          EXPECT_EQ(meta.Holders(copies, all_stages).rank(), holders.rank());
+          EXPECT_EQ(meta.Holders(copies, all_stages).size(), holders.size());
+        }
       }
     });
   }
@@ -116,13 +120,13 @@ TEST(ParallelConfig, ReadsAndRefuses) {
   EXPECT_TRUE(config.sequence_parallel);
 
   table = *ConfigTable::Parse(
-      "dp = \"all\"\ntp = 0\npp = 2\nzero = 3\nsequence_parallel = true\nprecision = \"fp8\"",
+      "dp = \"all\"\ntp = 0\npp = 0\nzero = 3\nsequence_parallel = true\nprecision = \"fp8\"",
       "run.toml");
   ParallelConfig::Read(table);
   const std::string errors = table.Finish().ToString();
   EXPECT_THAT(errors, HasSubstr("dp: wants \"auto\" or a whole number"));
   EXPECT_THAT(errors, HasSubstr("tp = 0: wants a whole number of at least 1"));
-  EXPECT_THAT(errors, HasSubstr("pp = 2 is not supported by this version; set parallel.pp = 1"));
+  EXPECT_THAT(errors, HasSubstr("pp = 0: wants a whole number of at least 1"));
   EXPECT_THAT(errors, HasSubstr("zero = 3 is not supported by this version"));
   EXPECT_THAT(errors, HasSubstr("sequence_parallel: needs ranks that share layers"));
   EXPECT_THAT(errors, HasSubstr("precision: wants one of"));

@@ -53,6 +53,31 @@ TEST(PipelinePlan, EveryVisitRunsOnceOnEveryStage) {
   });
 }
 
+TEST(PipelinePlan, ForwardsAloneVisitEveryStageOnceAndNeverDeadlock) {
+  for (int P = 1; P <= 8; ++P) {
+    for (int T = 1; T <= 4; ++T) {
+      for (int m = 1; m <= 20; ++m) {
+        SCOPED_TRACE(StrCat("P = ", P, ", T = ", T, ", m = ", m));
+        const PipelinePlan plan = MakeForwardPlan(P, T, m);
+        for (int r = 0; r < P; ++r) {
+          std::map<std::pair<int, int>, int> forwards, heads;  // times run
+          for (const PipelineJob& job : plan.stages[r]) {
+            if (job.kind == Kind::kForward) ++forwards[{job.micro_batch, job.loop}];
+            if (job.kind == Kind::kHead) ++heads[{job.micro_batch, job.loop}];
+          }
+          EXPECT_EQ(static_cast<int>(forwards.size()), m * T);
+          EXPECT_EQ(static_cast<int>(heads.size()), r == 0 ? m : 0);
+          for (const auto& [visit, times] : forwards) EXPECT_EQ(times, 1);
+          for (const auto& [visit, times] : heads) EXPECT_EQ(times, 1);
+        }
+        for (const Sends sends : {Sends::kEager, Sends::kBlocking}) {
+          EXPECT_FALSE(Simulate(plan, {}, sends).deadlock);
+        }
+      }
+    }
+  }
+}
+
 TEST(PipelinePlan, NeverDeadlocksWithEagerOrBlockingSends) {
   ForEachShape([](const PipelineShape& shape) {
     const PipelinePlan plan = MakePipelinePlan(shape);

@@ -90,6 +90,10 @@ losses() {
     awk '{ loss[$1] = $2 } END { for (s in loss) print s, loss[s] }' | sort -n
 }
 
+valid_loss() {
+  sed -n 's/^{"step":.*"valid_loss":\([^,}]*\).*/\1/p' "$folder/$1/metrics.jsonl" | tail -n 1
+}
+
 steps() {
   local last=
   [ ! -f "$folder/$1/metrics.jsonl" ] || last=$(losses "$1" | tail -n 1 | cut -d' ' -f1)
@@ -211,16 +215,23 @@ test_meshes() {
   expect 0 train 3 chain --set parallel.cp=3 --set parallel.state_exchange=chain "${exact[@]}"
   expect 0 train 4 divided --set parallel.cp=2 --set parallel.tp=2 \
     --set parallel.sequence_parallel=true "${exact[@]}"
+  expect 0 train 3 ring --set parallel.pp=3 "${exact[@]}"
+  expect 0 train 4 drained --set parallel.pp=2 --set parallel.cp=2 \
+    --set parallel.pipeline=ring-zb "${exact[@]}"
   expect 0 train 1 moved --set parallel.precision=fp64 --max-steps 2
   expect 0 train 2 moved --set parallel.cp=2 --set parallel.precision=fp64 --max-steps 4
+  expect 0 train 3 moved --set parallel.pp=3 --set parallel.precision=fp64 --max-steps 5
   expect 0 train 4 moved --set parallel.tp=4 "${exact[@]}"
   expect 0 train 2 joined --set parallel.tp=2 --set parallel.precision=fp64 --max-steps 4
   expect 0 train 1 joined "${exact[@]}"
   local run
-  for run in mixed chain divided moved joined; do
+  for run in mixed chain divided ring drained moved joined; do
     losses "$run" | paste -d' ' - <(losses alone) | awk '
       $1 != $3 || ($2 - $4) ^ 2 > (1e-10 * $4) ^ 2 { print; bad = 1 }
       END { exit bad || NR != 6 }' || fail "the losses of '$run' are not those of one rank"
+    valid_loss "$run" | paste -d' ' - <(valid_loss alone) | awk '
+      ($1 - $2) ^ 2 > (1e-10 * $2) ^ 2 { print; bad = 1 }
+      END { exit bad || NR != 1 }' || fail "the validation of '$run' is not that of one rank"
   done
 }
 
