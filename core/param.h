@@ -52,7 +52,8 @@ struct ParamSpec {
   // No matrix product reads it: kept in float32 in a bfloat16 run.
   bool elementwise = false;
   ParamSplit split = {};
-  // Of layers in several pipeline stages: every stage holds it, and its gradient is the sum of theirs.
+  // Of layers in several pipeline stages: every stage holds it, and its gradient is the sum of
+  // theirs.
   bool across_stages = false;
 };
 

@@ -1,5 +1,7 @@
 #include "launch/train_step.h"
 
+#include <algorithm>
+
 #include "core/trace.h"
 #include "kernels/elementwise.h"
 #include "kernels/exit_loss.h"
@@ -22,18 +24,20 @@ TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, const RankGro
       model_(options.model, {.ranks = mesh.tp, .sequence = options.sequence_parallel},
              {.stage = groups.pp->rank(), .stages = mesh.pp}),
       layout_(Layout(model_.params().specs(), mesh, options.zero, {}, groups.tp->rank())),
-      pipelined_(mesh.pp == 1 ? nullptr : MakePipelined(mesh, groups)),
       losses_(Tensor::Zeros({model_.loss_sums() + 1}, DType::kF64, options.device)),
       sums_(losses_.Rows(0, model_.loss_sums())),
       auxiliary_(losses_.Rows(model_.loss_sums(), model_.loss_sums() + 1)) {
+  LanguageModel whole(options.model);
+  has_auxiliary_losses_ = whole.has_auxiliary_losses();
+  if (mesh.pp > 1) pipelined_ = MakePipelined(whole, groups);
   for (int64_t m = 0; m < (pipelined_ ? options.micro_batches : 1); ++m) {
     batches_.push_back(std::make_unique<LoadedBatch>(*groups.cp, tokens_per_micro_batch(),
                                                      options.max_documents, options.device,
                                                      options.state_exchange));
   }
   if (mesh.tp > 1) {
-    tensor_ = std::make_unique<TensorShard>(*groups.tp, options.sequence_parallel,
-                                            batches_[0]->tokens());
+    tensor_ =
+        std::make_unique<TensorShard>(*groups.tp, options.sequence_parallel, batches_[0]->tokens());
   }
   const std::vector<Param*> params = model_.params().all();
   for (size_t p = 0; p < params.size(); ++p) {
@@ -121,7 +125,6 @@ void TrainStep::ForwardBackward(LoopDiagnostics* diagnostics) {
                           TrainingOptionsFor(batch, diagnostics));
     AccumulateInto(stream_, sums_, loss.sums.value);
     for (const Var& own : loss.auxiliary) AccumulateInto(stream_, auxiliary_, own.value);
-    has_auxiliary_losses_ = !loss.auxiliary.empty();
   }
   if (forward_done_) forward_done_();
   TraceRange range("backward");
@@ -129,23 +132,20 @@ void TrainStep::ForwardBackward(LoopDiagnostics* diagnostics) {
 }
 
 // Jobs are ordered for what they cost: a stage's share of a loop three times over, and the head.
-std::unique_ptr<TrainStep::Pipelined> TrainStep::MakePipelined(const Mesh& mesh,
+std::unique_ptr<TrainStep::Pipelined> TrainStep::MakePipelined(LanguageModel& whole,
                                                                const RankGroups& groups) const {
-  LanguageModel whole(options_.model);
   const double loops = static_cast<double>(options_.model.loops);
-  const double visit =
-      whole.stack().FlopsPerToken(options_.sequence) / (loops * static_cast<double>(mesh.pp));
+  const double visit = whole.stack().FlopsPerToken(options_.sequence) /
+                       (loops * static_cast<double>(groups.pp->size()));
   const double head = whole.HeadFlopsPerToken();
-  return std::make_unique<Pipelined>(Pipelined{
-      .stage = groups.pp->rank(),
-      .pp = groups.pp.get(),
-      .links = &groups.links,
-      .training = MakePipelinePlan({.pipeline = options_.pipeline,
-                                    .stages = mesh.pp,
-                                    .loops = static_cast<int>(options_.model.loops),
-                                    .micro_batches = static_cast<int>(options_.micro_batches),
-                                    .costs = {.head = 3 * head / visit}}),
-      .evaluation = MakeForwardPlan(mesh.pp, static_cast<int>(options_.model.loops), 1)});
+  return std::make_unique<Pipelined>(
+      Pipelined{.pp = groups.pp.get(),
+                .links = &groups.links,
+                .plan = MakePipelinePlan({.pipeline = options_.pipeline,
+                                          .stages = groups.pp->size(),
+                                          .loops = static_cast<int>(options_.model.loops),
+                                          .micro_batches = static_cast<int>(options_.micro_batches),
+                                          .costs = {.head = 3 * head / visit}})});
 }
 
 ModelStage::MicroBatch TrainStep::ForStage(const LoadedBatch& batch, ForwardOptions options) const {
@@ -158,9 +158,9 @@ void TrainStep::RunStages() {
   std::vector<ModelStage::MicroBatch> micro_batches;
   for (size_t m = 0; m < batches_.size(); ++m) {
     const bool diagnosed = static_cast<int64_t>(m) == pipelined.diagnosed;
-    micro_batches.push_back(ForStage(
-        *batches_[m],
-        TrainingOptionsFor(*batches_[m], diagnosed ? pipelined.diagnostics : nullptr)));
+    micro_batches.push_back(
+        ForStage(*batches_[m],
+                 TrainingOptionsFor(*batches_[m], diagnosed ? pipelined.diagnostics : nullptr)));
   }
   ModelStage stage(model_, stream_,
                    {.task = ModelStage::Task::kTrain,
@@ -169,22 +169,26 @@ void TrainStep::RunStages() {
                     .rebuild = options_.rebuild},
                    std::move(micro_batches), {.losses = sums_, .auxiliary = auxiliary_});
   stage.OnForwardDone(forward_done_);
-  RunPipeline(pipelined.training, pipelined.stage, *pipelined.links, stage);
+  RunPipeline(pipelined.plan, pipelined.pp->rank(), *pipelined.links, stage);
   reducer_->Finish();
   optimizer_->Gathered();
   if (std::exchange(pipelined.diagnostics, nullptr) != nullptr) {
     stage.SumDiagnostics(*pipelined.pp);
   }
-  has_auxiliary_losses_ = stage.has_auxiliary_losses();
 }
 
-Tensor TrainStep::EvaluateStages() {
+Tensor TrainStep::EvaluateStages(size_t count) {
   const Pipelined& pipelined = *pipelined_;
   const Tensor sums = Tensor::Zeros({kHeadLossSums}, DType::kF64, options_.device);
-  ModelStage stage(model_, stream_,
-                   {.task = ModelStage::Task::kEvaluate, .dtype = options_.dtype},
-                   {ForStage(*batches_[0], OptionsFor(*batches_[0]))}, {.losses = sums});
-  RunPipeline(pipelined.evaluation, pipelined.stage, *pipelined.links, stage);
+  std::vector<ModelStage::MicroBatch> batches;
+  for (size_t m = 0; m < count; ++m) {
+    batches.push_back(ForStage(*batches_[m], OptionsFor(*batches_[m])));
+  }
+  ModelStage stage(model_, stream_, {.task = ModelStage::Task::kEvaluate, .dtype = options_.dtype},
+                   std::move(batches), {.losses = sums});
+  RunPipeline(MakeForwardPlan(pipelined.pp->size(), static_cast<int>(options_.model.loops),
+                              static_cast<int>(count)),
+              pipelined.pp->rank(), *pipelined.links, stage);
   return sums;
 }
 
@@ -209,20 +213,28 @@ StepReport TrainStep::Finish(StepInput input) {
   return report;
 }
 
-TrainStep::Score TrainStep::Evaluate(const Batch& batch) {
+TrainStep::Score TrainStep::Evaluate(std::span<const Batch> batches) {
   optimizer_->WaitForValues();
-  const LoadedBatch& loaded = *batches_[0];
-  batches_[0]->Load(batch);
   Score score;
-  graphs_.RunApart([&] {
-    const Tensor sums = pipelined_ ? EvaluateStages()
-                                   : model_.Evaluate(stream_, loaded.ids_N(), loaded.targets_N(),
-                                                     loaded.documents(), OptionsFor(loaded));
-    if (sums.on_meta()) return;
-    const std::vector<double> totals = sums.ToDoubles();
-    score = {.nll = totals[kLossSum], .counted = totals[kCountedSum]};
-  });
+  const size_t at_once = batches_.size();
+  for (size_t first = 0; first < batches.size(); first += at_once) {
+    const size_t count = std::min(at_once, batches.size() - first);
+    for (size_t m = 0; m < count; ++m) batches_[m]->Load(batches[first + m]);
+    graphs_.RunApart([&] {
+      const Tensor sums = pipelined_ ? EvaluateStages(count) : EvaluateAlone();
+      if (sums.on_meta()) return;
+      const std::vector<double> totals = sums.ToDoubles();
+      score.nll += totals[kLossSum];
+      score.counted += totals[kCountedSum];
+    });
+  }
   return score;
+}
+
+Tensor TrainStep::EvaluateAlone() {
+  const LoadedBatch& batch = *batches_[0];
+  return model_.Evaluate(stream_, batch.ids_N(), batch.targets_N(), batch.documents(),
+                         OptionsFor(batch));
 }
 
 }  // namespace lt2

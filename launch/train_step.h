@@ -71,7 +71,8 @@ class TrainStep {
   struct Score {
     double nll = 0, counted = 0;
   };
-  Score Evaluate(const Batch& batch);
+  Score Evaluate(std::span<const Batch> batches);
+  Score Evaluate(const Batch& batch) { return Evaluate(std::span(&batch, 1)); }
 
   // Whether mixers have losses of their own.
   bool has_auxiliary_losses() const { return has_auxiliary_losses_; }
@@ -88,17 +89,17 @@ class TrainStep {
 
   // Where stages share the blocks.
   struct Pipelined {
-    int stage = 0;
     Communicator* pp = nullptr;
     const PipelineLinks* links = nullptr;
-    PipelinePlan training, evaluation;
+    PipelinePlan plan;
     LoopDiagnostics* diagnostics = nullptr;  // of micro-batch `diagnosed` of this step
     int64_t diagnosed = 0;
   };
-  std::unique_ptr<Pipelined> MakePipelined(const Mesh& mesh, const RankGroups& groups) const;
+  std::unique_ptr<Pipelined> MakePipelined(LanguageModel& whole, const RankGroups& groups) const;
   ModelStage::MicroBatch ForStage(const LoadedBatch& batch, ForwardOptions options) const;
   void RunStages();
-  Tensor EvaluateStages();
+  Tensor EvaluateStages(size_t batches);
+  Tensor EvaluateAlone();
 
   ForwardOptions OptionsFor(const LoadedBatch& batch) const;
   ForwardOptions TrainingOptionsFor(const LoadedBatch& batch, LoopDiagnostics* diagnostics);
@@ -116,8 +117,8 @@ class TrainStep {
   std::unique_ptr<TensorShard> tensor_;                // null: all of every layer is here
   // F64, of the step so far: sums of the model's losses, then the mixers' own.
   Tensor losses_, sums_, auxiliary_;
-  int64_t micro_batch_ = 0;  // of this step, how many have run
-  bool has_auxiliary_losses_ = false;
+  int64_t micro_batch_ = 0;            // of this step, how many have run
+  bool has_auxiliary_losses_ = false;  // in any stage
 };
 
 }  // namespace lt2

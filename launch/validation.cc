@@ -26,16 +26,21 @@ absl::StatusOr<double> ValidationLoss(const Loader& loader, int64_t windows, Tra
   const int64_t all =
       windows > 0 ? std::min(windows, loader.valid_windows()) : loader.valid_windows();
   TrainStep::Score score;
-  Batch batch;
   step.optimizer().WaitForValues();  // all ranks, also one that has no rows
-  for (int64_t first = groups.dp * rows; first < all; first += mesh.dp * rows) {
+  std::vector<Batch> batches;        // as many as there are stages to work on them
+  const auto evaluate = [&] {
     progress();
-    RETURN_IF_ERROR(loader.ReadValid(first, std::min(rows, all - first), &batch));
-    Pad(rows, loader.sequence(), &batch);
-    const TrainStep::Score part = step.Evaluate(batch);
+    const TrainStep::Score part = step.Evaluate(batches);
     score.nll += part.nll;
     score.counted += part.counted;
+    batches.clear();
+  };
+  for (int64_t first = groups.dp * rows; first < all; first += mesh.dp * rows) {
+    RETURN_IF_ERROR(loader.ReadValid(first, std::min(rows, all - first), &batches.emplace_back()));
+    Pad(rows, loader.sequence(), &batches.back());
+    if (static_cast<int>(batches.size()) == mesh.pp) evaluate();
   }
+  if (!batches.empty()) evaluate();
   if (groups.tp->rank() > 0) score = {};  // counted by the first of them
   double sums[] = {score.nll, score.counted};
   ReduceScalars(*groups.world, sums, {});

@@ -1,5 +1,6 @@
 #include "model/language_model.h"
 
+#include <algorithm>
 #include <array>
 
 #include "kernels/add_bias.h"
@@ -47,10 +48,9 @@ double MeanOf(const Tensor& sums, ContextShard* shard) {
 LanguageModel::LanguageModel(const ModelConfig& config, const TensorSplit& split,
                              const StagePlace& place)
     : config_(config),
-      embed_(place.first() ? &ParamScope(params_).Add(
-                                 "embed.weight", {config.vocab, config.width},
-                                 ProjectionInit(config.width), /*decay=*/true,
-                                 SplitRows(split.ranks))
+      embed_(place.first() ? &ParamScope(params_).Add("embed.weight", {config.vocab, config.width},
+                                                      ProjectionInit(config.width), /*decay=*/true,
+                                                      SplitRows(split.ranks))
                            : nullptr),
       stack_(std::make_unique<LoopedStack>(config, ParamScope(params_), split, place)) {
   if (!place.first()) return;
@@ -158,6 +158,12 @@ Var LanguageModel::Gate(Tape& tape, const Var& normed_ND) {
   return AddBias(tape, Linear(tape, normed_ND, *gate_weight_), *gate_bias_);
 }
 
+bool LanguageModel::has_auxiliary_losses() const {
+  return std::ranges::any_of(stack_->blocks(), [](const std::unique_ptr<Block>& block) {
+    return block->mixer().has_auxiliary_loss();
+  });
+}
+
 int64_t LanguageModel::loss_sums() const {
   return config_.exit_gate ? kExitProbabilitySums + config_.loops : int64_t{kHeadLossSums};
 }
@@ -244,7 +250,8 @@ Tensor LanguageModel::Logits(Stream& stream, const Tensor& hidden_ND) {
 
 std::vector<MixerState> LanguageModel::MakeStates(int64_t sequences, int64_t capacity, DType dtype,
                                                   Device device) const {
-  CHECK(embed_ != nullptr && embed_->held == Box::Whole(embed_->spec.shape)) << "decoding is for one rank";
+  CHECK(embed_ != nullptr && embed_->held == Box::Whole(embed_->spec.shape))
+      << "decoding is for one rank";
   std::vector<MixerState> states;
   for (int64_t loop = 0; loop < config_.loops; ++loop) {
     for (const auto& block : stack_->blocks()) {

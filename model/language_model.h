@@ -69,6 +69,7 @@ class LanguageModel {
              const ForwardOptions& options);
   LoopedStack& stack() { return *stack_; }
   bool is_first_stage() const { return embed_ != nullptr; }
+  bool has_auxiliary_losses() const;  // of its mixers
 
   // From here on Hidden, Evaluate and Step take of each token the first loop at which p_1 + … + p_t
   // reaches `threshold`, and the last one from 1 on, which is the default. Every loop runs all the

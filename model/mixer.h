@@ -116,6 +116,8 @@ class Mixer {
   // model FLOPs: projections plus the recurrent form, causal attention at half.
   virtual double FlopsPerToken(int64_t sequence) const = 0;
   virtual SequenceStrategy strategy() const = 0;
+  // Whether Forward gives an auxiliary loss.
+  virtual bool has_auxiliary_loss() const { return false; }
 };
 
 }  // namespace lt2

@@ -49,7 +49,8 @@ Tensor ModelStage::NewMessage() {
 
 ModelStage::Visit& ModelStage::At(int micro_batch, int loop) {
   const auto found = visits_.find({micro_batch, loop});
-  CHECK(found != visits_.end()) << "micro-batch " << micro_batch << " has not been in loop " << loop;
+  CHECK(found != visits_.end()) << "micro-batch " << micro_batch << " has not been in loop "
+                                << loop;
   return found->second;
 }
 
@@ -98,7 +99,6 @@ Tensor ModelStage::Forward(int micro_batch, int loop, const Tensor& x) {
     return out[0].value;
   }
   for (const Var& own : visit.auxiliary) AccumulateInto(stream_, sums_.auxiliary, own.value);
-  has_auxiliary_losses_ |= !visit.auxiliary.empty();
   return out[0].value;
 }
 

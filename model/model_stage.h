@@ -3,8 +3,8 @@
 // ends where the next stage's begins.
 //
 // Stage 0 embeds, and closes loops: the output h̃ₜ of the last stage arrives there and becomes hₜ
-// with hₜ₋₁, which stayed, before it goes into the next visit or the head. So gradients of hₜ₋₁, and
-// of what an exit gate read out of it, come from the visit after; they wait as seeds.
+// with hₜ₋₁, which stayed, before it goes into the next visit or the head. So gradients of hₜ₋₁,
+// and of what an exit gate read out of it, come from the visit after; they wait as seeds.
 #pragma once
 
 #include <functional>
@@ -18,8 +18,8 @@ namespace lt2 {
 
 class ModelStage final : public PipelineStage {
  public:
-  // As this rank has them; ids and targets are read by stage 0 alone. options.diagnostics, where not
-  // null, is filled as far as this stage knows; the rest by SumDiagnostics.
+  // As this rank has them; ids and targets are read by stage 0 alone. options.diagnostics, where
+  // not null, is filled as far as this stage knows; the rest by SumDiagnostics.
   struct MicroBatch {
     Tensor ids_N, targets_N;
     const Documents* documents = nullptr;
@@ -52,17 +52,16 @@ class ModelStage final : public PipelineStage {
   void OnForwardDone(std::function<void()> observer) { forward_done_ = std::move(observer); }
   // Once the pipeline has run: what several stages know a part of. Every stage calls it.
   void SumDiagnostics(Communicator& pp);
-  bool has_auxiliary_losses() const { return has_auxiliary_losses_; }
 
  private:
   struct Visit {
     explicit Visit(Stream& stream) : tape(stream) {}
     Tape tape;
-    Var in, previous;                    // leaves: what arrived, and hₜ₋₁
-    Var h, out;                          // what goes into the blocks, and comes out
-    std::vector<Var> auxiliary;          // losses
-    LanguageModel::Readouts readouts;    // of h
-    std::vector<Tape::Seed> seeds;       // what later visits found
+    Var in, previous;                            // leaves: what arrived, and hₜ₋₁
+    Var h, out;                                  // what goes into the blocks, and comes out
+    std::vector<Var> auxiliary;                  // losses
+    LanguageModel::Readouts readouts;            // of h
+    std::vector<Tape::Seed> seeds;               // what later visits found
     std::vector<std::function<void()>> weights;  // gradients held back
   };
   bool trains() const { return options_.task == Task::kTrain; }
@@ -80,7 +79,6 @@ class ModelStage final : public PipelineStage {
   std::map<std::pair<int, int>, Visit> visits_;  // by micro-batch and loop
   LoopDiagnostics* diagnostics_ = nullptr;       // of the micro-batch that has any
   std::vector<Tensor> masses_;                   // on first tokens, of its loops
-  bool has_auxiliary_losses_ = false;
 };
 
 }  // namespace lt2

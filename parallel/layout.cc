@@ -172,10 +172,9 @@ LayoutTable Layout(std::span<const ParamSpec> specs, const Mesh& mesh, int zero,
     // The limit is a stage's own: what all of them hold goes into one bucket.
     if (is_new || (last.most >= limit && !across)) {
       last = {.bucket = static_cast<int>(table.buckets.size())};
-      table.buckets.push_back(
-          {.copies = whole ? 1 : copies,
-           .across_stages = across,
-           .counted = !whole || tp_rank % copies == 0});
+      table.buckets.push_back({.copies = whole ? 1 : copies,
+                               .across_stages = across,
+                               .counted = !whole || tp_rank % copies == 0});
     }
     Bucket& bucket = table.buckets[last.bucket];
     table.entries[p] = {

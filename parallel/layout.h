@@ -67,8 +67,8 @@ inline Communicator& HoldersOf(const Bucket& bucket, const RankGroups& groups) {
 // What a rank holds of a parameter by its place among tp ranks.
 Box HeldBox(const ParamSpec& spec, int tp, int tp_rank);
 
-// specs: of this rank's pipeline stage, in order of first use. Offsets are multiples of 16 elements (a cache line), so that
-// padding between parameters belongs to the buffer too; nobody reads it.
+// specs: of this rank's pipeline stage, in order of first use. Offsets are multiples of 16 elements
+// (a cache line), so that padding between parameters belongs to the buffer too; nobody reads it.
 LayoutTable Layout(std::span<const ParamSpec> specs, const Mesh& mesh, int zero,
                    const LayoutOptions& options = {}, int tp_rank = 0);
 

@@ -190,8 +190,8 @@ void Optimizer::UpdateValues(Stream& stream, bool gather) {
 
 void Optimizer::GatherBucket(int bucket) {
   const Bucket& cut = layout_.buckets[bucket];
-  gathers_[bucket] = HoldersOf(cut, groups_)
-                         .AllGatherAsync(values_[bucket], cut.shard_counts, "gather_values");
+  gathers_[bucket] =
+      HoldersOf(cut, groups_).AllGatherAsync(values_[bucket], cut.shard_counts, "gather_values");
   awaited_[bucket] = true;
 }
 

@@ -105,12 +105,17 @@ StepOptions OptionsOf(const ModelConfig& model, const Problem& problem, const Me
 
 namespace {
 
-void ForgetSlowly(TrainStep& step) {
+// Decay as slow as asked for, and loops that read each other, which they do not at first.
+void Initialize(TrainStep& step, const Problem& problem) {
+  step.InitializeParameters(7);
+  const auto fill = [](Param& param, double value) {
+    const std::vector<double> all(param.master.size(), value);
+    param.master.CopyFrom(Tensor::FromHost(all, param.master.shape(), param.master.dtype(), {}));
+  };
   for (Param* param : step.model().params().all()) {
-    if (!param->spec.name.ends_with("A_log")) continue;
-    const std::vector<double> slow(param->master.size(), std::log(0.05));
-    param->master.CopyFrom(
-        Tensor::FromHost(slow, param->master.shape(), param->master.dtype(), {}));
+    const std::string& name = param->spec.name;
+    if (name.ends_with("A_log") && problem.slow_decay) fill(*param, std::log(0.05));
+    if (name == "loop.residual") fill(*param, 0.25);
   }
   step.optimizer().MastersChanged();
 }
@@ -158,8 +163,7 @@ Trace TrainAlone(StepOptions options, const Problem& problem) {
   const std::unique_ptr<Communicator> world = MakeGroupOfOne();
   const RankGroups groups = MakeGroups(*world, {});
   TrainStep step(options, {}, groups);
-  step.InitializeParameters(7);
-  if (problem.slow_decay) ForgetSlowly(step);
+  Initialize(step, problem);
   Trace trace;
   const auto parameters = [&] {
     std::vector<std::vector<double>> values;
@@ -176,7 +180,8 @@ Trace TrainAlone(StepOptions options, const Problem& problem) {
         trace.gradients.push_back(param->main_grad.ToDoubles());
       }
     };
-    const StepReport report = RunStep(step, problem, s, 1, 0, /*knows=*/true, look, &trace.reported);
+    const StepReport report =
+        RunStep(step, problem, s, 1, 0, /*knows=*/true, look, &trace.reported);
     trace.losses.push_back(report.sums[0] / report.counted_tokens);
     trace.norms.push_back(report.grad_norm);
   }
@@ -256,8 +261,7 @@ void TrainAsRank(const RankGroups& groups, const MeshCase& mesh_case, const Step
   const Mesh& mesh = mesh_case.mesh;
   const int rank = groups.world->rank();
   TrainStep step(options, mesh, groups);
-  step.InitializeParameters(7);
-  if (problem.slow_decay) ForgetSlowly(step);
+  Initialize(step, problem);
   const std::vector<Param*> params = step.model().params().all();
   const LayoutTable layout =
       Layout(step.model().params().specs(), mesh, options.zero, {}, groups.tp->rank());
@@ -279,7 +283,8 @@ void TrainAsRank(const RankGroups& groups, const MeshCase& mesh_case, const Step
       }
     };
     std::vector<double> reported;
-    const StepReport report = RunStep(step, problem, s, mesh.dp, groups.dp, groups.pp->rank() == 0, look, &reported);
+    const StepReport report =
+        RunStep(step, problem, s, mesh.dp, groups.dp, groups.pp->rank() == 0, look, &reported);
     const std::lock_guard lock(one_at_a_time);
     EXPECT_NEAR(report.sums[0] / report.counted_tokens, want.losses[s], allowed.Loss(s))
         << "loss of step " << s + 1 << " on rank " << rank;

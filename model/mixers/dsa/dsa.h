@@ -52,6 +52,7 @@ class DeepSeekSparseAttention : public Mixer {
                                     DType dtype) const override;
   double FlopsPerToken(int64_t sequence) const override;
   SequenceStrategy strategy() const override { return SequenceStrategy::kGather; }
+  bool has_auxiliary_loss() const override { return true; }
 
  private:
   // What scores are made of; w has no value as_released.
