@@ -237,18 +237,19 @@ test_meshes() {
 
 # The ranks of a host write one file; other meshes and other files go on from it.
 test_node() {
-  expect 0 train 3 own --max-steps 4
-  expect 0 train 3 shared --max-steps 4 --set checkpoint.files=node
+  local odd=(--set batch.tokens=1536)
+  expect 0 train 3 own "${odd[@]}" --max-steps 4
+  expect 0 train 3 shared "${odd[@]}" --max-steps 4 --set checkpoint.files=node
   local shared="$folder/shared/checkpoints/step-0000000004"
   [ "$(ls "$shared")" = "$(printf 'index.h5\nmanifest.json\nshard-00000.h5')" ] ||
     fail "there is more than one shard: $(ls "$shared")"
   expect 0 "$lt2" ckpt verify "$shared" > "$folder/verify.log" 2>&1
   expect 0 "$lt2" ckpt diff "$folder/own" "$folder/shared" --fail > "$folder/diff.log" 2>&1
 
-  expect 0 train 3 shared --max-steps 8
-  expect 0 train 3 own --max-steps 8
+  expect 0 train 3 shared "${odd[@]}" --max-steps 8
+  expect 0 train 3 own "${odd[@]}" --max-steps 8
   expect 0 "$lt2" ckpt reshard "$shared" "$folder/resharded" --ranks 5 > "$folder/reshard.log" 2>&1
-  expect 0 train 3 moved --max-steps 8 --resume "$folder/resharded"
+  expect 0 train 3 moved "${odd[@]}" --max-steps 8 --resume "$folder/resharded"
   local run
   for run in shared moved; do
     expect 0 "$lt2" ckpt diff "$folder/own" "$folder/$run" --fail > "$folder/diff.log" 2>&1
