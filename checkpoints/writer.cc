@@ -1,12 +1,10 @@
 #include "checkpoints/writer.h"
 
 #include <atomic>
-#include <cstring>
-#include <new>
+#include <utility>
 
 #include "checkpoints/agreement.h"
 #include "checkpoints/assemble.h"
-#include "core/cuda.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/status_macros.h"
@@ -15,12 +13,6 @@
 
 namespace lt2 {
 namespace {
-
-int64_t TotalBytes(std::span<const TensorPiece> pieces) {
-  int64_t bytes = 0;
-  for (const TensorPiece& piece : pieces) bytes += piece.tensor.bytes();
-  return bytes;
-}
 
 // The error that all ranks report. A failed save is a failure while running, whatever it was that
 // failed in it, so codes that speak of the user's input or of damaged data are not passed on.
@@ -46,7 +38,9 @@ struct Writer::Job {
   std::vector<TensorPiece> pieces;
   std::vector<const std::byte*> data;
   absl::StatusOr<ShardContent> result = absl::UnknownError("not written yet");
-  std::atomic<bool> done{false};
+  bool gathered = false;  // every rank has written
+  absl::StatusOr<std::string> published = "";  // bytes; of rank 0
+  std::atomic<bool> copied{false}, done{false};  // done: the thread, with what it has to do now
   std::thread thread;
   double begun = 0, stalled = 0;
 };
@@ -59,43 +53,12 @@ Writer::~Writer() {
 }
 
 bool Writer::NeedsCopy(std::span<const TensorPiece> pieces) const {
-  return options_.async || std::any_of(pieces.begin(), pieces.end(), [](const TensorPiece& piece) {
-           return piece.tensor.on_gpu();
-         });
+  return options_.async || OnGpu(pieces);
 }
 
-absl::Status Writer::ReserveStaging(std::span<const TensorPiece> pieces) {
-  const int64_t bytes = TotalBytes(pieces);
-  if (!NeedsCopy(pieces) || bytes <= staging_capacity_) return absl::OkStatus();
-  staging_.reset();
-  staging_capacity_ = 0;
-  staging_.reset(new (std::nothrow) std::byte[bytes]);
-  if (!staging_) {
-    return absl::ResourceExhaustedError(
-        StrCat("no memory for a copy of the state (", bytes,
-               " bytes) to save from; set checkpoint.async = false"));
-  }
-  staging_capacity_ = bytes;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<const std::byte*>> Writer::Stage(std::span<const TensorPiece> pieces) {
-  RETURN_IF_ERROR(ReserveStaging(pieces));
-  const bool copy = NeedsCopy(pieces);
-  std::vector<const std::byte*> data;
-  std::byte* to = staging_.get();
-  for (const TensorPiece& piece : pieces) {
-    const auto* from = static_cast<const std::byte*>(piece.tensor.raw());
-    data.push_back(copy ? to : from);
-    if (!copy || piece.tensor.bytes() == 0) continue;
-    if (piece.tensor.on_gpu()) {
-      cuda::Copy(to, from, piece.tensor.bytes());
-    } else {
-      std::memcpy(to, from, piece.tensor.bytes());
-    }
-    to += piece.tensor.bytes();
-  }
-  return data;
+absl::StatusOr<int64_t> Writer::ReserveStaging(std::span<const TensorPiece> pieces) {
+  if (NeedsCopy(pieces)) RETURN_IF_ERROR(staging_.Reserve(pieces));
+  return staging_.bytes();
 }
 
 absl::StatusOr<std::string> Writer::MakeTemporary(const CheckpointInfo& info) const {
@@ -124,7 +87,7 @@ absl::Status Writer::Begin(CheckpointInfo info, std::span<const TensorPiece> pie
   job_->pieces.assign(pieces.begin(), pieces.end());
   if (absl::Status prepared = Prepare(*job_); !prepared.ok()) {
     job_->result = prepared;  // told to the other ranks when all publish
-    job_->done = true;
+    job_->copied = job_->done = true;
   } else if (options_.async) {
     job_->thread = std::thread([this, job = job_.get()] { Write(*job); });
   } else {
@@ -140,8 +103,16 @@ absl::Status Writer::Prepare(Job& job) {
     RETURN_IF_ERROR(placed.status());
     placed_ = *std::move(placed);
   }
-  ASSIGN_OR_RETURN(job.data, Stage(job.pieces));
+  RETURN_IF_ERROR(ReserveStaging(job.pieces).status());
+  staging_.Mark(job.pieces);
   return absl::OkStatus();
+}
+
+void Writer::AwaitCopy() {
+  if (!job_ || job_->copied) return;
+  const double begun = MonotonicSeconds();
+  job_->copied.wait(false);
+  job_->stalled += MonotonicSeconds() - begun;
 }
 
 // The group's first rank finds a place for everyone's boxes.
@@ -175,8 +146,17 @@ absl::StatusOr<ShardContent> Writer::WriteShared(const Job& job) const {
 }
 
 // In a thread of its own with `async`.
-void Writer::Write(Job& job) const {
+void Writer::Write(Job& job) {
   TraceRange range("checkpoint_write");
+  if (NeedsCopy(job.pieces)) {
+    job.data = staging_.Copy(job.pieces);
+  } else {
+    for (const TensorPiece& piece : job.pieces) {
+      job.data.push_back(static_cast<const std::byte*>(piece.tensor.raw()));
+    }
+  }
+  job.copied = true;
+  job.copied.notify_all();
   job.result = options_.sharing
                    ? WriteShared(job)
                    : WriteShard(job.temporary, world_.rank(), job.info, job.pieces, job.data);
@@ -189,23 +169,41 @@ void Writer::Write(Job& job) const {
 
 bool Writer::LocalDone() const { return !job_ || job_->done.load(std::memory_order_acquire); }
 
-absl::StatusOr<SavedCheckpoint> Writer::Publish() {
-  CHECK(in_flight()) << "Publish without Begin";
+absl::StatusOr<std::optional<SavedCheckpoint>> Writer::Advance() {
+  CHECK(in_flight()) << "no save to go on with";
   TraceRange range("checkpoint_publish");
   const double begun = MonotonicSeconds();
-  if (job_->thread.joinable()) job_->thread.join();
-  const absl::StatusOr<std::vector<ShardContent>> shards = GatherShards();
-  absl::StatusOr<std::string> bytes = "";
-  if (world_.rank() == 0) bytes = PublishAsRoot(shards);
-  bytes = BroadcastResult(world_, bytes);
-  const std::unique_ptr<Job> job = std::move(job_);
+  Job& job = *job_;
+  if (job.thread.joinable()) job.thread.join();
+  if (!std::exchange(job.gathered, true)) {
+    absl::StatusOr<std::vector<ShardContent>> shards = GatherShards();
+    if (world_.rank() == 0) {
+      job.done = false;
+      job.thread = std::thread([this, &job, shards = std::move(shards)] {
+        job.published = PublishAsRoot(shards);
+        job.done.store(true, std::memory_order_release);
+      });
+    }
+    job.stalled += MonotonicSeconds() - begun;
+    return std::nullopt;
+  }
+  const absl::StatusOr<std::string> bytes = BroadcastResult(world_, job.published);
+  const std::unique_ptr<Job> ended = std::move(job_);
   RETURN_IF_ERROR(bytes.status());
   const double now = MonotonicSeconds();
-  return SavedCheckpoint{.path = JoinPath(root_, StepName(job->info.step)),
-                         .step = job->info.step,
+  return SavedCheckpoint{.path = JoinPath(root_, StepName(ended->info.step)),
+                         .step = ended->info.step,
                          .bytes = std::stoll(*bytes),
-                         .stalled_seconds = job->stalled + now - begun,
-                         .writing_seconds = now - job->begun};
+                         .stalled_seconds = ended->stalled + now - begun,
+                         .writing_seconds = now - ended->begun};
+}
+
+absl::StatusOr<SavedCheckpoint> Writer::Publish() {
+  std::optional<SavedCheckpoint> saved;
+  while (!saved) {
+    ASSIGN_OR_RETURN(saved, Advance());
+  }
+  return *std::move(saved);
 }
 
 absl::StatusOr<std::vector<ShardContent>> Writer::GatherShards() const {

@@ -1,16 +1,18 @@
 // Saves the pieces of all ranks as one checkpoint: written beside its name, published by rename.
 //
-//   RETURN_IF_ERROR(writer.Begin(info, pieces));   // async: copies, and a thread writes
-//   …steps…; when every rank's LocalDone():
-//   ASSIGN_OR_RETURN(SavedCheckpoint saved, writer.Publish());
+//   RETURN_IF_ERROR(writer.Begin(info, pieces));   // async: a thread copies and writes
+//   …what only reads the tensors…; writer.AwaitCopy();
+//   …steps…; whenever every rank is LocalDone():
+//   ASSIGN_OR_RETURN(std::optional<SavedCheckpoint> saved, writer.Advance());
 //
-// Begin and Publish are collective and called by the thread that owns the communicator; the writing
+// Begin and Advance are collective and called by the thread that owns the communicator; the writing
 // thread never talks to other ranks. At most one save is in flight. A directory with a checkpoint's
 // name is whole at every moment, whenever the run is killed.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -20,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "checkpoints/catalog.h"
 #include "checkpoints/shard_file.h"
+#include "checkpoints/staging.h"
 #include "parallel/communicator.h"
 
 namespace lt2 {
@@ -40,8 +43,8 @@ struct SavedCheckpoint {
   std::string path;
   int64_t step = 0;
   int64_t bytes = 0;           // of all files
-  double stalled_seconds = 0;  // this rank's time in Begin and Publish
-  double writing_seconds = 0;  // from the beginning of Begin to the end of Publish
+  double stalled_seconds = 0;  // this rank's time in the calls of one save
+  double writing_seconds = 0;  // from the beginning of Begin to the end
 };
 
 class Writer {
@@ -52,21 +55,25 @@ class Writer {
   // Waits for this rank's thread; what was not published stays behind as a temporary directory.
   ~Writer();
 
-  // Takes host memory for staging now, so that the first save does not; only with `async`.
-  absl::Status ReserveStaging(std::span<const TensorPiece> pieces);
+  // Takes host memory for a copy of the pieces now, so that the first save does not; bytes of it.
+  absl::StatusOr<int64_t> ReserveStaging(std::span<const TensorPiece> pieces);
 
   // Starts saving. All ranks' pieces together must tile every tensor exactly once. info.id is made
-  // here. With `async` the tensors may change as soon as this returns; without, they were written.
-  // An error means that nothing is in flight. Collective.
+  // here. With `async` the tensors may change once AwaitCopy returns; without, when this does. An
+  // error means that nothing is in flight. Collective.
   absl::Status Begin(CheckpointInfo info, std::span<const TensorPiece> pieces);
+  // Returns when the tensors of a save in flight, if there is one, have been copied.
+  void AwaitCopy();
   bool in_flight() const { return job_ != nullptr; }
-  // True if Publish would not wait for this rank's writing.
+  // True if Advance would not wait for this rank's thread.
   bool LocalDone() const;
-  // Ends the save: waits for the writing, collects hashes, writes index and manifest, renames,
-  // deletes what retention does not keep. If any rank failed, every rank gets the same error, which
-  // names the file and the last good checkpoint (untouched), and the temporary directory is
-  // removed. ResourceExhausted if there is no space, Aborted if may_publish refused, else Internal.
-  // Collective.
+  // The next part of a save, twice: collects hashes, whereupon rank 0's thread writes index and
+  // manifest, renames, and deletes what retention does not keep; then says what was saved. If any
+  // rank failed, every rank gets the same error, which names the file and the last good checkpoint
+  // (untouched), and the temporary directory is removed. ResourceExhausted if there is no space,
+  // Aborted if may_publish refused, else Internal. Collective.
+  absl::StatusOr<std::optional<SavedCheckpoint>> Advance();
+  // All of that. Collective.
   absl::StatusOr<SavedCheckpoint> Publish();
 
  private:
@@ -75,11 +82,10 @@ class Writer {
   absl::StatusOr<std::string> MakeTemporary(const CheckpointInfo& info) const;
   // Whether pieces are written from a copy: the run goes on meanwhile, or they lie on a GPU.
   bool NeedsCopy(std::span<const TensorPiece> pieces) const;
-  absl::StatusOr<std::vector<const std::byte*>> Stage(std::span<const TensorPiece> pieces);
   // Everything that can fail before the writing begins. Collective.
   absl::Status Prepare(Job& job);
   absl::StatusOr<ShardContent> PlaceShared(const Job& job) const;
-  void Write(Job& job) const;
+  void Write(Job& job);
   absl::StatusOr<ShardContent> WriteShared(const Job& job) const;
   absl::Status Rename() const;
   absl::StatusOr<std::vector<ShardContent>> GatherShards() const;
@@ -90,8 +96,7 @@ class Writer {
   Communicator& world_;
   const WriterOptions options_;
   ShardContent placed_;  // of the file that several ranks share
-  std::unique_ptr<std::byte[]> staging_;
-  int64_t staging_capacity_ = 0;
+  Staging staging_;
   std::unique_ptr<Job> job_;
 };
 

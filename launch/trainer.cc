@@ -1,18 +1,16 @@
 #include "launch/trainer.h"
 
-#include <chrono>
 #include <cmath>
-#include <thread>
 
 #include "absl/strings/str_format.h"
 #include "checkpoints/agreement.h"
-#include "checkpoints/writer.h"
 #include "core/allocator.h"
 #include "core/log.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
 #include "core/trace.h"
 #include "data/prefetch.h"
+#include "launch/deadline.h"
 #include "launch/device_peak.h"
 #include "launch/environment.h"
 #include "launch/memory_advice.h"
@@ -20,12 +18,12 @@
 #include "launch/resume.h"
 #include "launch/run_dir.h"
 #include "launch/sample_schedule.h"
+#include "launch/saver.h"
 #include "launch/schedule.h"
 #include "launch/signals.h"
 #include "launch/train_step.h"
 #include "launch/validation.h"
 #include "launch/watchdog.h"
-#include "parallel/host_group.h"
 
 namespace lt2 {
 namespace {
@@ -36,7 +34,9 @@ enum Wish { kStopSignal, kStopFile, kSave, kStillWriting, kWishes };
 class Trainer {
  public:
   Trainer(const RunConfig& config, const TrainOptions& options, Communicator& world)
-      : config_(config), options_(options), world_(world), begun_(MonotonicSeconds()) {}
+      : config_(config), options_(options), world_(world) {
+    if (world.rank() == 0) deadline_.emplace(options.max_minutes);
+  }
 
   absl::StatusOr<TrainResult> Run();
 
@@ -50,8 +50,6 @@ class Trainer {
   void ReportStep(const StepReport& report, const StepMetrics& metrics);
   std::vector<double> Wishes();
   absl::Status Validate();
-  absl::Status Save();
-  absl::Status Publish();
   void Event(std::string_view event, const JsonLine& fields);
   // Ends all ranks for an error that only this one sees.
   void MustHold(const absl::Status& status);
@@ -62,7 +60,7 @@ class Trainer {
   const RunConfig config_;
   const TrainOptions options_;
   Communicator& world_;
-  const double begun_;
+  std::optional<Deadline> deadline_;  // rank 0
 
   Mesh mesh_;
   RankGroups groups_;
@@ -71,7 +69,7 @@ class Trainer {
   std::unique_ptr<TrainStep> step_;
   std::unique_ptr<RunDir> run_dir_;  // rank 0
   RunPaths paths_;
-  std::unique_ptr<Writer> writer_;
+  std::unique_ptr<Saver> saver_;
   std::unique_ptr<Watchdog> watchdog_;
   std::unique_ptr<Schedule> schedule_;
 
@@ -79,8 +77,6 @@ class Trainer {
   std::unique_ptr<Prefetcher> prefetcher_;
   LoopDiagnostics diagnostics_;
   StepClock clock_;
-  double saved_at_ = 0;      // monotonic seconds
-  int64_t saved_step_ = -1;  // last step of which a checkpoint was begun
   TrainResult result_{.loss = std::nan(""), .valid_loss = std::nan("")};
 };
 
@@ -99,7 +95,8 @@ void Trainer::MustHold(const absl::Status& status) {
   if (status.ok()) return;
   LogError(StrCat(
       std::string(status.message()),
-      result_.checkpoint.empty() ? "" : "; the last good checkpoint is " + result_.checkpoint));
+      saver_ && !saver_->newest().empty() ? "; the last good checkpoint is " + saver_->newest()
+                                          : ""));
   world_.Abort(absl::IsDataLoss(status) ? 3 : 1);
 }
 
@@ -119,6 +116,7 @@ absl::StatusOr<TrainResult> Trainer::Run() {
     }
     return status;
   }
+  result_.checkpoint = saver_->newest();
   Event("end", {{"reason", result_.stopped ? "stopped" : "done"}, {"step", state_.step}});
   result_.step = state_.step;
   result_.tokens = state_.tokens;
@@ -162,15 +160,13 @@ absl::Status Trainer::OpenRunDir() {
   }
   RETURN_IF_ERROR(Agree(world_, status));
   LogToRunDir(paths_, world_.rank());
-  WriterOptions writer{
-      .async = config_.checkpoint.async,
-      .verify_writes = config_.checkpoint.verify_writes,
-      .retention = {.keep_last = config_.checkpoint.keep_last,
-                    .keep_every = config_.checkpoint.keep_every.Steps(config_.batch.tokens)},
-      .sharing = config_.checkpoint.per_node ? MakeHostGroup(world_) : nullptr};
-  if (run_dir_) writer.may_publish = [lock = &run_dir_->lock()] { return lock->StillHeld(); };
-  writer_ = std::make_unique<Writer>(paths_.checkpoints(), world_, std::move(writer));
-  return Agree(world_, writer_->ReserveStaging(PiecesOf(*step_, /*owned=*/true)));
+  saver_ = std::make_unique<Saver>(
+      config_, mesh_, *loader_, world_, paths_.checkpoints(), run_dir_.get(),
+      Saver::Hooks{.progress = [this](const char* phase) { watchdog_->Progress(phase); },
+                   .say = [this](std::string_view event, const JsonLine& fields) {
+                     Event(event, fields);
+                   }});
+  return saver_->Reserve(*step_);
 }
 
 absl::Status Trainer::Start() {
@@ -194,10 +190,11 @@ absl::Status Trainer::Start() {
                      {"mesh_then", start.mesh},
                      {"mesh", mesh_.ToString()},
                      {"differences", start.differences}});
-    saved_step_ = state_.step;
-    result_.checkpoint = start.checkpoint;
+    saver_->Found(start.checkpoint, state_.step);
   }
-  saved_at_ = MonotonicSeconds();
+  if (deadline_ && !deadline_->ToString().empty()) {
+    LogInfo(StrCat("must end ", deadline_->ToString()));
+  }
   if (state_.step >= last_step()) {
     LogInfo(StrCat("nothing left to do: step ", state_.step, " of ", last_step()));
   }
@@ -205,8 +202,8 @@ absl::Status Trainer::Start() {
                                          config_.run.stall_limit, paths_.logs());
   RETURN_IF_ERROR(Steps());
   watchdog_->Progress("last checkpoint");
-  if (saved_step_ != state_.step) RETURN_IF_ERROR(Save());
-  return Publish();
+  if (saver_->saved_step() != state_.step) RETURN_IF_ERROR(saver_->Save(*step_, state_));
+  return saver_->Finish();
 }
 
 absl::Status Trainer::Steps() {
@@ -253,6 +250,7 @@ StepReport Trainer::OneStep(Batch& batch, bool diagnose, StepMetrics& metrics) {
   const int64_t tokens = config_.batch.tokens;
   metrics.lr = schedule_->LearningRate(state_.tokens + tokens);
   StepInput input{.step = state_.step + 1, .lr = metrics.lr, .maxes = Wishes()};
+  saver_->AwaitCopy();
   const StepReport report = step_->Finish(std::move(input));
 
   ++state_.step;
@@ -302,13 +300,12 @@ void Trainer::ReportStep(const StepReport& report, const StepMetrics& metrics) {
 std::vector<double> Trainer::Wishes() {
   std::vector<double> wishes(kWishes, 0.0);
   wishes[kStopSignal] = PendingSignal();
-  wishes[kStillWriting] = writer_->in_flight() && !writer_->LocalDone() ? 1 : 0;
+  wishes[kStillWriting] = saver_->Busy() ? 1 : 0;
   if (run_dir_ != nullptr) {
-    const double running = MonotonicSeconds() - begun_;
-    const bool late =
-        options_.max_minutes > 0 && running + clock_.average() > options_.max_minutes * 60;
+    const bool late = deadline_->Near(clock_.average(), saver_->seconds());
     if (late || TakeTrigger(paths_.stop_trigger())) wishes[kStopFile] = 1;
-    if (TakeTrigger(paths_.save_trigger()) || Due(config_.checkpoint.every, saved_at_)) {
+    if (TakeTrigger(paths_.save_trigger()) ||
+        Due(config_.checkpoint.every, saver_->saved_at())) {
       wishes[kSave] = 1;
     }
   }
@@ -324,7 +321,7 @@ bool Trainer::Due(const Quantity& every, double last_time) const {
 
 absl::Status Trainer::AfterStep(const StepReport& report, StepMetrics& metrics) {
   const std::vector<double>& wishes = report.maxes;
-  if (writer_->in_flight() && wishes[kStillWriting] == 0) RETURN_IF_ERROR(Publish());
+  if (wishes[kStillWriting] == 0) RETURN_IF_ERROR(saver_->GoOn());
   const int64_t valid_every = config_.log.valid_every.Steps(config_.batch.tokens);
   const bool last = state_.step == last_step();
   if (last || (valid_every > 0 && state_.step % valid_every == 0)) RETURN_IF_ERROR(Validate());
@@ -335,9 +332,11 @@ absl::Status Trainer::AfterStep(const StepReport& report, StepMetrics& metrics) 
   result_.stopped = !last && (wishes[kStopSignal] != 0 || wishes[kStopFile] != 0);
   // While updates are skipped something is wrong: older checkpoints are worth more than this state.
   const bool healthy = step_->optimizer().counters().skipped_in_row == 0;
-  if (result_.stopped || (wishes[kSave] != 0 && healthy)) RETURN_IF_ERROR(Save());
+  if (result_.stopped || (wishes[kSave] != 0 && healthy)) {
+    RETURN_IF_ERROR(saver_->Save(*step_, state_));
+  }
   if (step_->optimizer().TooManySkips()) {
-    RETURN_IF_ERROR(Publish());
+    RETURN_IF_ERROR(saver_->Finish());
     return absl::InternalError(
         StrCat(config_.optimizer.skip_limit, " updates in a row were skipped (", report.skipped,
                "), the last at step ", metrics.step,
@@ -356,36 +355,6 @@ absl::Status Trainer::Validate() {
   result_.valid_loss = *loss;
   LogInfo(absl::StrFormat("step %d  validation loss %.4f", state_.step, *loss));
   if (run_dir_ != nullptr) MustHold(run_dir_->metrics().Valid(state_.step, *loss));
-  return absl::OkStatus();
-}
-
-absl::Status Trainer::Save() {
-  RETURN_IF_ERROR(Publish());
-  watchdog_->Progress("checkpoint");
-  step_->optimizer().WaitForValues();
-  CheckpointInfo info = CheckpointInfoOf(config_, mesh_, *loader_, state_);
-  info.extra = ToJson(step_->optimizer().counters());
-  RETURN_IF_ERROR(writer_->Begin(std::move(info), PiecesOf(*step_, /*owned=*/true)));
-  saved_step_ = state_.step;
-  saved_at_ = MonotonicSeconds();
-  return config_.checkpoint.async ? absl::OkStatus() : Publish();
-}
-
-absl::Status Trainer::Publish() {
-  if (!writer_->in_flight()) return absl::OkStatus();
-  while (!writer_->LocalDone()) {
-    watchdog_->Progress("writing a checkpoint");
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  watchdog_->Progress("publishing a checkpoint");
-  ASSIGN_OR_RETURN(const SavedCheckpoint saved, writer_->Publish());
-  result_.checkpoint = saved.path;
-  LogInfo(StrCat("saved ", saved.path));
-  Event("checkpoint", {{"step", saved.step},
-                       {"path", saved.path},
-                       {"bytes", saved.bytes},
-                       {"stalled_s", saved.stalled_seconds},
-                       {"writing_s", saved.writing_seconds}});
   return absl::OkStatus();
 }
 

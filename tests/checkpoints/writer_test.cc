@@ -43,7 +43,7 @@ TEST(Writer, WhatAnyRanksSaveAnyBoxesLoad) {
   }
 }
 
-TEST(Writer, AsyncSavesWhatTheTensorsHeldAtBegin) {
+TEST(Writer, AsyncSavesWhatTheTensorsHeldWhenTheyWereCopied) {
   TemporaryDirectory directory;
   Dice dice(3);
   auto pieces = RandomPieces(SampleTensors(), 3, /*seed=*/3, dice);
@@ -52,11 +52,19 @@ TEST(Writer, AsyncSavesWhatTheTensorsHeldAtBegin) {
     for (int64_t step : {1, 2}) {
       ASSERT_TRUE(writer.Begin(SampleInfo(step), pieces[world.rank()]).ok());
       EXPECT_TRUE(writer.in_flight());
+      writer.AwaitCopy();
       for (const TensorPiece& piece : pieces[world.rank()]) {
         if (step == 2) piece.tensor.Zero();
       }
-      const auto saved = writer.Publish();
-      EXPECT_TRUE(saved.ok()) << saved.status();
+      while (!writer.LocalDone()) std::this_thread::yield();
+      const auto gathered = writer.Advance();
+      ASSERT_TRUE(gathered.ok()) << gathered.status();
+      EXPECT_FALSE(gathered->has_value());
+      EXPECT_TRUE(writer.in_flight());
+      while (!writer.LocalDone()) std::this_thread::yield();
+      const auto saved = writer.Advance();
+      ASSERT_TRUE(saved.ok()) << saved.status();
+      EXPECT_EQ(saved->value().step, step);
       EXPECT_FALSE(writer.in_flight());
     }
   });
