@@ -77,7 +77,8 @@ class Trainer {
   std::unique_ptr<Prefetcher> prefetcher_;
   LoopDiagnostics diagnostics_;
   StepClock clock_;
-  TrainResult result_{.loss = std::nan(""), .valid_loss = std::nan("")};
+  TrainResult result_{
+      .loss = std::nan(""), .grad_norm = std::nan(""), .valid_loss = std::nan("")};
 };
 
 int64_t SamplesPerStep(const RunConfig& config) {
@@ -153,25 +154,25 @@ absl::Status Trainer::Prepare() {
 absl::Status Trainer::OpenRunDir() {
   paths_.root = options_.run_dir.empty() ? config_.run.dir : options_.run_dir;
   absl::Status status;
-  if (world_.rank() == 0) {
+  if (world_.rank() == 0 && !options_.rehearse) {
     auto opened = RunDir::Open(paths_.root);
     status = opened.status();
     if (opened.ok()) run_dir_ = *std::move(opened);
   }
   RETURN_IF_ERROR(Agree(world_, status));
-  LogToRunDir(paths_, world_.rank());
+  if (!options_.rehearse) LogToRunDir(paths_, world_.rank());
   saver_ = std::make_unique<Saver>(
       config_, mesh_, *loader_, world_, paths_.checkpoints(), run_dir_.get(),
       Saver::Hooks{.progress = [this](const char* phase) { watchdog_->Progress(phase); },
                    .say = [this](std::string_view event, const JsonLine& fields) {
                      Event(event, fields);
                    }});
-  return saver_->Reserve(*step_);
+  return options_.rehearse ? absl::OkStatus() : saver_->Reserve(*step_);
 }
 
 absl::Status Trainer::Start() {
   ASSIGN_OR_RETURN(const StartingPoint start,
-                   LoadStart(paths_.checkpoints(), options_.resume, options_.init_from, config_,
+                   LoadStart(options_.rehearse ? "" : paths_.checkpoints(), options_.resume, options_.init_from, config_,
                              *loader_, *step_, world_));
   const JsonLine environment = Environment(config_, mesh_, options_.device, world_);
   if (run_dir_ != nullptr) MustHold(run_dir_->Describe(config_.ToToml(), environment));
@@ -199,8 +200,10 @@ absl::Status Trainer::Start() {
     LogInfo(StrCat("nothing left to do: step ", state_.step, " of ", last_step()));
   }
   watchdog_ = std::make_unique<Watchdog>(world_, config_.run.first_step_limit,
-                                         config_.run.stall_limit, paths_.logs());
+                                         config_.run.stall_limit,
+                                         options_.rehearse ? "" : paths_.logs());
   RETURN_IF_ERROR(Steps());
+  if (options_.rehearse) return absl::OkStatus();
   watchdog_->Progress("last checkpoint");
   if (saver_->saved_step() != state_.step) RETURN_IF_ERROR(saver_->Save(*step_, state_));
   return saver_->Finish();
@@ -228,7 +231,7 @@ absl::Status Trainer::Steps() {
       LogInfo(
           ConsoleLine(metrics, last, clock_.average() * static_cast<double>(last - state_.step)));
     }
-    RETURN_IF_ERROR(AfterStep(report, metrics));
+    if (!options_.rehearse) RETURN_IF_ERROR(AfterStep(report, metrics));
     watchdog_->StepDone();
   }
   return absl::OkStatus();
@@ -281,6 +284,7 @@ StepReport Trainer::OneStep(Batch& batch, bool diagnose, StepMetrics& metrics) {
   }
   clock_.Add(metrics.step_s);
   result_.loss = metrics.loss;
+  result_.grad_norm = metrics.grad_norm;
   return report;
 }
 

@@ -20,12 +20,14 @@ struct TrainOptions {
   std::string init_from;        // a checkpoint whose weights alone start a new run
   int64_t max_steps = 0;   // end after this step, counted from the run's start; 0: the schedule
   double max_minutes = 0;  // stop (as a signal does) after so long; 0: never
+  bool rehearse = false;   // write and delete nothing, and do not validate
 };
 
 struct TrainResult {
   bool stopped = false;  // early, with the state saved: run again
   int64_t step = 0, tokens = 0;
   double loss = 0;        // of the last step; NaN if there was none
+  double grad_norm = 0;   // likewise
   double valid_loss = 0;  // the last one measured; NaN if none was
   std::string run_dir, checkpoint;
 };

@@ -1,8 +1,10 @@
 // lt2 train: pretrains a model.
 #include <cmath>
+#include <cstdio>
 
 #include "core/status_macros.h"
 #include "core/strings.h"
+#include "launch/replay.h"
 #include "launch/signals.h"
 #include "launch/trainer.h"
 #include "tools/device.h"
@@ -16,7 +18,23 @@ struct TrainFlags {
   ConfigFlags config;
   std::string device = "auto", run_dir;
   TrainOptions options;
+  int64_t replay = 0;
 };
+
+absl::Status RunReplay(const RunConfig& config, const TrainOptions& options, int64_t step,
+                       VerbOutput& output) {
+  ASSIGN_OR_RETURN(const ReplayResult result, Replay(config, options, step, *output.world));
+  const auto text = [](const ReplayResult::Numbers& numbers) {
+    return StrCat("loss ", numbers.loss.dump(), ", norm ", numbers.grad_norm.dump());
+  };
+  output.result = {{"step", result.step}, {"from", result.from}, {"same", result.same()}};
+  output.exit_code = result.same() ? 0 : 1;
+  if (output.world->rank() > 0 || output.json) return absl::OkStatus();
+  std::printf("step %s, from the checkpoint of step %s\nrecorded: %s\nfirst:    %s\nsecond:   %s\n%s\n",
+              StrCat(step).c_str(), StrCat(result.from).c_str(), text(result.recorded).c_str(),
+              text(result.first).c_str(), text(result.second).c_str(), result.Verdict().c_str());
+  return absl::OkStatus();
+}
 
 absl::Status RunTrain(const TrainFlags& flags, VerbOutput& output) {
   InstallSignalHandlers();
@@ -26,8 +44,9 @@ absl::Status RunTrain(const TrainFlags& flags, VerbOutput& output) {
   TrainOptions o = flags.options;
   o.device = device;
   RETURN_IF_ERROR(SameOnAllRanks(StrCat(config.ToToml(), "\n", o.resume, "\n", o.init_from, "\n",
-                                        o.max_steps, "\n", o.max_minutes),
+                                        o.max_steps, "\n", o.max_minutes, "\n", flags.replay),
                                  *output.world));
+  if (flags.replay > 0) return RunReplay(config, o, flags.replay, output);
   ASSIGN_OR_RETURN(const TrainResult result, Train(config, o, *output.world));
   if (result.stopped) output.exit_code = kExitStopped;
   output.result = {{"step", result.step},
@@ -63,6 +82,10 @@ Verb TrainVerb() {
             ->check(WholeNumber(0));
         app.add_option("--max-minutes", o.max_minutes, "save and exit 75 after so long; 0: never")
             ->check(NumberFrom(0));
+        app.add_option("--replay", flags->replay,
+                       "run this recorded step again, twice, from the checkpoint before it, and "
+                       "compare bits; the run directory is only read; 0: no")
+            ->check(WholeNumber(0));
         AddDeviceFlag(app, &flags->device);
         return [flags](VerbOutput& output) { return RunTrain(*flags, output); };
       },

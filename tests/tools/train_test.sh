@@ -149,6 +149,19 @@ test_resume() {
   [ -z "$(comm -3 <(losses parts) <(losses whole | head -n "$stopped"))" ] ||
     fail "losses differ from the uninterrupted run's up to step $stopped"
 
+  # The last step again; then with a record of it that says something else.
+  local before
+  before=$(cat "$folder/parts/metrics.jsonl" "$folder/parts/events.jsonl" | md5sum)
+  expect 0 train 2 parts --replay "$stopped"
+  grep -q "comes back bit for bit" "$folder/parts.log" || fail "a step does not repeat"
+  [ "$(cat "$folder/parts/metrics.jsonl" "$folder/parts/events.jsonl" | md5sum)" = "$before" ] ||
+    fail "a replay wrote into the run directory"
+  cp "$folder/parts/metrics.jsonl" "$folder/metrics.kept"
+  echo "{\"step\":$stopped,\"loss\":1.0,\"grad_norm\":1.0}" >> "$folder/parts/metrics.jsonl"
+  expect 1 train 2 parts --replay "$stopped"
+  grep -q "not with the record" "$folder/parts.log" || fail "a wrong record is not told"
+  mv "$folder/metrics.kept" "$folder/parts/metrics.jsonl"
+
   # Sums in another order grow apart, so not for long.
   local last=$((stopped + 16 < steps ? stopped + 16 : steps))
   expect 0 train 1 parts --max-steps "$last"
