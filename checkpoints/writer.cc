@@ -38,8 +38,8 @@ struct Writer::Job {
   std::vector<TensorPiece> pieces;
   std::vector<const std::byte*> data;
   absl::StatusOr<ShardContent> result = absl::UnknownError("not written yet");
-  bool gathered = false;  // every rank has written
-  absl::StatusOr<std::string> published = "";  // bytes; of rank 0
+  bool gathered = false;                         // every rank has written
+  absl::StatusOr<std::string> published = "";    // bytes; of rank 0
   std::atomic<bool> copied{false}, done{false};  // done: the thread, with what it has to do now
   std::thread thread;
   double begun = 0, stalled = 0;

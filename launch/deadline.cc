@@ -25,7 +25,8 @@ std::optional<double> ParseLocalTime(const char* text) {
 std::optional<double> AskSqueue(const std::string& job) {
   int64_t number = 0;
   if (!absl::SimpleAtoi(job, &number)) return std::nullopt;
-  const std::string command = StrCat("timeout 10 squeue --noheader --jobs=", number, " --format=%e 2>/dev/null");
+  const std::string command =
+      StrCat("timeout 10 squeue --noheader --jobs=", number, " --format=%e 2>/dev/null");
   const std::unique_ptr<FILE, int (*)(FILE*)> answer(popen(command.c_str(), "r"), pclose);
   char line[64];
   if (!answer || std::fgets(line, sizeof line, answer.get()) == nullptr) return std::nullopt;

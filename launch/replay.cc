@@ -24,9 +24,10 @@ absl::StatusOr<std::string> NewestSoundBefore(const std::string& root, int64_t s
     if (verified.ok() && verified->sound()) return it->path;
     LogWarn(StrCat(it->path, " is damaged and left out"));
   }
-  return absl::NotFoundError(StrCat("--replay ", step, ": ", root,
-                                    " has no sound checkpoint of an earlier step; keep more of them "
-                                    "with checkpoint.keep_last or checkpoint.keep_every"));
+  return absl::NotFoundError(
+      StrCat("--replay ", step, ": ", root,
+             " has no sound checkpoint of an earlier step; keep more of them "
+             "with checkpoint.keep_last or checkpoint.keep_every"));
 }
 
 // [loss, grad_norm]
@@ -53,12 +54,15 @@ absl::StatusOr<std::string> WhatIsThere(const std::string& run_dir, int64_t step
 }  // namespace
 
 std::string ReplayResult::Verdict() const {
-  if (same()) return "the recorded step comes back bit for bit: what it shows is no fault of a moment";
+  if (same())
+    return "the recorded step comes back bit for bit: what it shows is no fault of a moment";
   if (!(first == second)) {
-    return "two runs differ from each other: memory or arithmetic of these machines is at fault, or "
+    return "two runs differ from each other: memory or arithmetic of these machines is at fault, "
+           "or "
            "the build is not deterministic";
   }
-  return "two runs agree with each other and not with the record: a fault of that moment, or another "
+  return "two runs agree with each other and not with the record: a fault of that moment, or "
+         "another "
          "mesh, build or machine";
 }
 
@@ -73,11 +77,12 @@ absl::StatusOr<ReplayResult> Replay(const RunConfig& config, TrainOptions option
   options.init_from.clear();
   options.max_steps = step;
   options.rehearse = true;
-  ReplayResult result{.step = step,
-                      .from = StepOfName(std::filesystem::path(options.resume).filename().string()).value_or(0),
-                      .recorded = {there[1], there[2]},
-                      .first = {},
-                      .second = {}};
+  ReplayResult result{
+      .step = step,
+      .from = StepOfName(std::filesystem::path(options.resume).filename().string()).value_or(0),
+      .recorded = {there[1], there[2]},
+      .first = {},
+      .second = {}};
   for (ReplayResult::Numbers* numbers : {&result.first, &result.second}) {
     ASSIGN_OR_RETURN(const TrainResult run, Train(config, options, world));
     if (run.step != step) {

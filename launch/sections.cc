@@ -45,6 +45,8 @@ RunSection RunSection::Read(const ConfigTable& table, const std::string& default
   table.Read("graphs", &run.graphs);
   ReadSeconds(table, "stall_limit", &run.stall_limit);
   ReadSeconds(table, "first_step_limit", &run.first_step_limit);
+  ReadQuantity(table, "replica_check", Unit::kSteps, {Unit::kSteps, Unit::kTokens},
+               &run.replica_check);
   RequireAtLeast(table, "seed", run.seed, 0);
   if (run.name.empty() || run.name.find('/') != std::string::npos) {
     table.AddError("name", "must be a plain name without '/'");
@@ -61,6 +63,7 @@ void RunSection::Write(ConfigTable* table) const {
   table->Set("graphs", graphs);
   table->Set("stall_limit", stall_limit);
   table->Set("first_step_limit", first_step_limit);
+  SetQuantity(*table, "replica_check", replica_check);
 }
 
 BatchConfig BatchConfig::Read(const ConfigTable& table) {

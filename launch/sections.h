@@ -19,6 +19,8 @@ struct RunSection {
   bool graphs = true;              // CUDA graphs, where there is a GPU
   double stall_limit = 600;        // seconds without progress before all ranks end
   double first_step_limit = 1800;  // seconds for the first step, which compiles and warms up
+  // How often ranks compare the bits of what they hold in common; 0: never.
+  Quantity replica_check{.value = 1000, .unit = Quantity::Unit::kSteps};
 
   static RunSection Read(const ConfigTable& table, const std::string& default_name);
   void Write(ConfigTable* table) const;

@@ -79,6 +79,8 @@ class TrainStep {
 
   LanguageModel& model() { return model_; }
   Optimizer& optimizer() { return *optimizer_; }
+  const LayoutTable& layout() const { return layout_; }
+  Stream& stream() { return stream_; }
   const StepOptions& options() const { return options_; }
   int64_t tokens_per_micro_batch() const { return options_.micro_batch * options_.sequence; }
 

@@ -24,6 +24,7 @@
 #include "launch/train_step.h"
 #include "launch/validation.h"
 #include "launch/watchdog.h"
+#include "parallel/replica_check.h"
 
 namespace lt2 {
 namespace {
@@ -49,6 +50,7 @@ class Trainer {
   absl::Status AfterStep(const StepReport& report, StepMetrics& metrics);
   void ReportStep(const StepReport& report, const StepMetrics& metrics);
   std::vector<double> Wishes();
+  absl::Status CompareReplicas();
   absl::Status Validate();
   void Event(std::string_view event, const JsonLine& fields);
   // Ends all ranks for an error that only this one sees.
@@ -77,8 +79,7 @@ class Trainer {
   std::unique_ptr<Prefetcher> prefetcher_;
   LoopDiagnostics diagnostics_;
   StepClock clock_;
-  TrainResult result_{
-      .loss = std::nan(""), .grad_norm = std::nan(""), .valid_loss = std::nan("")};
+  TrainResult result_{.loss = std::nan(""), .grad_norm = std::nan(""), .valid_loss = std::nan("")};
 };
 
 int64_t SamplesPerStep(const RunConfig& config) {
@@ -94,10 +95,10 @@ int64_t Trainer::last_step() const {
 
 void Trainer::MustHold(const absl::Status& status) {
   if (status.ok()) return;
-  LogError(StrCat(
-      std::string(status.message()),
-      saver_ && !saver_->newest().empty() ? "; the last good checkpoint is " + saver_->newest()
-                                          : ""));
+  LogError(StrCat(std::string(status.message()),
+                  saver_ && !saver_->newest().empty()
+                      ? "; the last good checkpoint is " + saver_->newest()
+                      : ""));
   world_.Abort(absl::IsDataLoss(status) ? 3 : 1);
 }
 
@@ -163,17 +164,16 @@ absl::Status Trainer::OpenRunDir() {
   if (!options_.rehearse) LogToRunDir(paths_, world_.rank());
   saver_ = std::make_unique<Saver>(
       config_, mesh_, *loader_, world_, paths_.checkpoints(), run_dir_.get(),
-      Saver::Hooks{.progress = [this](const char* phase) { watchdog_->Progress(phase); },
-                   .say = [this](std::string_view event, const JsonLine& fields) {
-                     Event(event, fields);
-                   }});
+      Saver::Hooks{
+          .progress = [this](const char* phase) { watchdog_->Progress(phase); },
+          .say = [this](std::string_view event, const JsonLine& fields) { Event(event, fields); }});
   return options_.rehearse ? absl::OkStatus() : saver_->Reserve(*step_);
 }
 
 absl::Status Trainer::Start() {
   ASSIGN_OR_RETURN(const StartingPoint start,
-                   LoadStart(options_.rehearse ? "" : paths_.checkpoints(), options_.resume, options_.init_from, config_,
-                             *loader_, *step_, world_));
+                   LoadStart(options_.rehearse ? "" : paths_.checkpoints(), options_.resume,
+                             options_.init_from, config_, *loader_, *step_, world_));
   const JsonLine environment = Environment(config_, mesh_, options_.device, world_);
   if (run_dir_ != nullptr) MustHold(run_dir_->Describe(config_.ToToml(), environment));
   state_ = start.state;
@@ -199,9 +199,9 @@ absl::Status Trainer::Start() {
   if (state_.step >= last_step()) {
     LogInfo(StrCat("nothing left to do: step ", state_.step, " of ", last_step()));
   }
-  watchdog_ = std::make_unique<Watchdog>(world_, config_.run.first_step_limit,
-                                         config_.run.stall_limit,
-                                         options_.rehearse ? "" : paths_.logs());
+  watchdog_ =
+      std::make_unique<Watchdog>(world_, config_.run.first_step_limit, config_.run.stall_limit,
+                                 options_.rehearse ? "" : paths_.logs());
   RETURN_IF_ERROR(Steps());
   if (options_.rehearse) return absl::OkStatus();
   watchdog_->Progress("last checkpoint");
@@ -308,8 +308,7 @@ std::vector<double> Trainer::Wishes() {
   if (run_dir_ != nullptr) {
     const bool late = deadline_->Near(clock_.average(), saver_->seconds());
     if (late || TakeTrigger(paths_.stop_trigger())) wishes[kStopFile] = 1;
-    if (TakeTrigger(paths_.save_trigger()) ||
-        Due(config_.checkpoint.every, saver_->saved_at())) {
+    if (TakeTrigger(paths_.save_trigger()) || Due(config_.checkpoint.every, saver_->saved_at())) {
       wishes[kSave] = 1;
     }
   }
@@ -326,6 +325,8 @@ bool Trainer::Due(const Quantity& every, double last_time) const {
 absl::Status Trainer::AfterStep(const StepReport& report, StepMetrics& metrics) {
   const std::vector<double>& wishes = report.maxes;
   if (wishes[kStillWriting] == 0) RETURN_IF_ERROR(saver_->GoOn());
+  const int64_t check_every = config_.run.replica_check.Steps(config_.batch.tokens);
+  if (check_every > 0 && state_.step % check_every == 0) RETURN_IF_ERROR(CompareReplicas());
   const int64_t valid_every = config_.log.valid_every.Steps(config_.batch.tokens);
   const bool last = state_.step == last_step();
   if (last || (valid_every > 0 && state_.step % valid_every == 0)) RETURN_IF_ERROR(Validate());
@@ -347,6 +348,22 @@ absl::Status Trainer::AfterStep(const StepReport& report, StepMetrics& metrics) 
                "; lower optimizer.lr, or look at the samples named in events.jsonl"));
   }
   return absl::OkStatus();
+}
+
+absl::Status Trainer::CompareReplicas() {
+  if (world_.size() == 1) return absl::OkStatus();
+  watchdog_->Progress("comparing replicas");
+  step_->optimizer().WaitForValues();
+  const std::vector<Param*> params = step_->model().params().all();
+  const absl::Status same =
+      Agree(world_, CheckReplicas(step_->stream(), params, step_->layout(), groups_));
+  if (same.ok()) return same;
+  RETURN_IF_ERROR(saver_->Finish());
+  return absl::InternalError(
+      StrCat(std::string(same.message()), " after step ", state_.step,
+             ": memory or arithmetic of a machine has failed since the last comparison, ",
+             "run.replica_check = ", config_.run.replica_check.ToString(),
+             " before. Leave that host out and resume from a checkpoint that is older"));
 }
 
 absl::Status Trainer::Validate() {

@@ -30,9 +30,10 @@ absl::Status RunReplay(const RunConfig& config, const TrainOptions& options, int
   output.result = {{"step", result.step}, {"from", result.from}, {"same", result.same()}};
   output.exit_code = result.same() ? 0 : 1;
   if (output.world->rank() > 0 || output.json) return absl::OkStatus();
-  std::printf("step %s, from the checkpoint of step %s\nrecorded: %s\nfirst:    %s\nsecond:   %s\n%s\n",
-              StrCat(step).c_str(), StrCat(result.from).c_str(), text(result.recorded).c_str(),
-              text(result.first).c_str(), text(result.second).c_str(), result.Verdict().c_str());
+  std::printf(
+      "step %s, from the checkpoint of step %s\nrecorded: %s\nfirst:    %s\nsecond:   %s\n%s\n",
+      StrCat(step).c_str(), StrCat(result.from).c_str(), text(result.recorded).c_str(),
+      text(result.first).c_str(), text(result.second).c_str(), result.Verdict().c_str());
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/add.h"
 #include "kernels/add_rms_norm.h"
 #include "kernels/case.h"
+#include "kernels/checksum.h"
 #include "kernels/probe.h"
 #include "kernels/squared_norm.h"
 
@@ -34,6 +35,31 @@ TEST_P(Elementwise, AccumulateFillScale) {
   }
   Fill(stream_, to, 0.25);
   EXPECT_EQ(to.ToDoubles(), std::vector<double>(after.size(), 0.25));
+}
+
+TEST_P(Elementwise, ChecksumSeesAnyBitAndTheOrder) {
+  const Tensor x = Random("x", {100'003});
+  const auto sum_of = [&](const Tensor& y) {
+    const Tensor sums = Tensor::Zeros({2, 2}, DType::kI32, stream_.device);
+    const Tensor both[] = {y, y.Flat(0, 3)};
+    Checksums(stream_, {.x = both, .sums = sums});
+    return sums.ToDoubles();
+  };
+  const std::vector<double> sum = sum_of(x);
+  EXPECT_EQ(sum_of(x.Clone()), sum);
+  Stream host{.device = {Backend::kReference}};
+  const Tensor want = Tensor::Zeros({1, 2}, DType::kI32, host.device);
+  Checksums(host, {.x = {&x, 1}, .sums = want});
+  EXPECT_EQ(std::vector<double>(sum.begin(), sum.begin() + 2), want.ToDoubles());
+  if (x.on_gpu()) return;
+  auto* const bytes = static_cast<uint8_t*>(x.raw());
+  for (const int64_t at : {int64_t{0}, x.bytes() / 2, x.bytes() - 1}) {
+    bytes[at] ^= 1;
+    EXPECT_NE(sum_of(x), sum) << "byte " << at;
+    bytes[at] ^= 1;
+  }
+  std::swap(bytes[400], bytes[404]);
+  EXPECT_NE(sum_of(x), sum);
 }
 
 TEST_P(Elementwise, SquaredNormInDouble) {
