@@ -1,5 +1,5 @@
-// Ranks with a GPU each that share a row, under mpirun: training is the same as on one GPU
-// (tests/launch/parity.h), and a step recorded once and repeated with other documents has the bits
+// Ranks with a GPU each that share a row, or a pipeline, under mpirun: training is the same as on one
+// GPU (tests/launch/parity.h), and a step recorded once and repeated with other documents has the bits
 // of one that is not. Ends with code 77 where there are fewer GPUs than ranks.
 #include <gtest/gtest.h>
 
@@ -18,7 +18,8 @@ namespace lt2 {
 namespace {
 
 Communicator* world = nullptr;
-const RankGroups* groups = nullptr;
+const RankGroups* groups = nullptr;  // that share a row
+const RankGroups* stages = nullptr;
 Device gpu;
 
 // As runs have it (launch/environment.h).
@@ -29,6 +30,21 @@ void PutOnGpu(StepOptions& options, DType dtype) {
 }
 
 Mesh CpMesh() { return {.cp = world->size()}; }
+Mesh PpMesh() { return {.pp = world->size()}; }
+
+void HoldToOneGpu(const MeshCase& mesh, const RankGroups& in, const MixerCase& mixer_case,
+                  DType dtype) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    const Problem problem =
+        RandomProblem(ConfigOf(mixer_case).vocab, mesh.mesh, Hash64(StrCat(mixer_case.name, seed)));
+    SCOPED_TRACE(StrCat(mesh.name, ", seed ", seed, ": ", problem.ToString()));
+    StepOptions options = OptionsOf(ConfigOf(mixer_case, problem.model), problem, mesh);
+    const Trace exact = TrainAlone(options, problem);
+    PutOnGpu(options, dtype);
+    const Trace want = TrainAlone(options, problem);
+    TrainAsRank(in, mesh, options, problem, want, Allowed(dtype, want, exact));
+  }
+}
 
 // No test may end early: the other ranks would wait for this one.
 class GpuParity
@@ -36,17 +52,18 @@ class GpuParity
 
 TEST_P(GpuParity, TrainsAsOneGpuDoes) {
   const auto& [mixer_case, dtype, zero, exchange] = GetParam();
-  const MeshCase mesh{.name = "cp", .mesh = CpMesh(), .zero = zero, .exchange = exchange};
-  for (uint64_t seed = 1; seed <= 3; ++seed) {
-    const Problem problem =
-        RandomProblem(ConfigOf(mixer_case).vocab, mesh.mesh, Hash64(StrCat(mixer_case.name, seed)));
-    SCOPED_TRACE(StrCat("seed ", seed, ": ", problem.ToString()));
-    StepOptions options = OptionsOf(ConfigOf(mixer_case, problem.model), problem, mesh);
-    const Trace exact = TrainAlone(options, problem);
-    PutOnGpu(options, dtype);
-    const Trace want = TrainAlone(options, problem);
-    TrainAsRank(*groups, mesh, options, problem, want, Allowed(dtype, want, exact));
-  }
+  HoldToOneGpu({.name = "cp", .mesh = CpMesh(), .zero = zero, .exchange = exchange}, *groups,
+               mixer_case, dtype);
+}
+
+TEST_P(GpuParity, StagesTrainAsOneGpuDoes) {
+  const auto& [mixer_case, dtype, zero, exchange] = GetParam();
+  const bool drains = exchange == StateExchange::kChain;
+  HoldToOneGpu({.name = "pp",
+                .mesh = PpMesh(),
+                .zero = zero,
+                .pipeline = drains ? Pipeline::kRingZb : Pipeline::kRing},
+               *stages, mixer_case, dtype);
 }
 
 TEST_P(GpuParity, RepeatedStepsHaveTheBitsOfStepsThatAreNotRecorded) {
@@ -123,7 +140,9 @@ int main(int argc, char** argv) {
   const std::unique_ptr<Communicator> made = MakeNcclCommunicator(*std::move(started), gpu);
   world = made.get();
   const RankGroups of_mesh = MakeGroups(*world, CpMesh());
+  const RankGroups of_stages = MakeGroups(*world, PpMesh());
   groups = &of_mesh;
+  stages = &of_stages;
   testing::InitGoogleTest(&argc, argv);
   const int failed = RUN_ALL_TESTS();
   if (failed) world->Abort(1);  // the others may wait for this rank
