@@ -166,7 +166,8 @@ void TrainStep::RunStages() {
                    {.task = ModelStage::Task::kTrain,
                     .dtype = options_.dtype,
                     .z_loss = options_.optimizer.z_loss,
-                    .rebuild = options_.rebuild},
+                    .rebuild = options_.rebuild,
+                    .defers_weights = options_.pipeline == Pipeline::kRingZb},
                    std::move(micro_batches), {.losses = sums_, .auxiliary = auxiliary_});
   stage.OnForwardDone(forward_done_);
   RunPipeline(pipelined.plan, pipelined.pp->rank(), *pipelined.links, stage);

@@ -159,7 +159,7 @@ Tensor ModelStage::BackwardInput(int micro_batch, int loop, const Tensor& dy) {
     seeds.push_back({own, Tensor::Empty({1}, DType::kF64, stream_.device)});
     Fill(stream_, seeds.back().gradient, 1);
   }
-  visit.tape.set_defer_weights(true);
+  visit.tape.set_defer_weights(options_.defers_weights);
   const std::vector<Var> leaves = {visit.in, visit.previous};
   const std::vector<Tensor> gradients = visit.tape.Backward(std::move(seeds), leaves);
   if (gradients[1].defined()) {

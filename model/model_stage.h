@@ -36,6 +36,9 @@ class ModelStage final : public PipelineStage {
     DType dtype = DType::kF32;  // of activations
     double z_loss = 0;          // of the objective
     Rebuild rebuild = Rebuild::kNothing;
+    // Weight gradients wait for BackwardWeight, and what they read with them; else they are
+    // BackwardInput's work too.
+    bool defers_weights = false;
   };
 
   // The references must outlive the stage.

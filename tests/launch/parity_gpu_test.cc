@@ -1,6 +1,6 @@
-// Ranks with a GPU each that share a row, or a pipeline, under mpirun: training is the same as on one
-// GPU (tests/launch/parity.h), and a step recorded once and repeated with other documents has the bits
-// of one that is not. Ends with code 77 where there are fewer GPUs than ranks.
+// Ranks with a GPU each that share a row, or a pipeline, under mpirun: training is the same as on
+// one GPU (tests/launch/parity.h), and a step recorded once and repeated with other documents has
+// the bits of one that is not. Ends with code 77 where there are fewer GPUs than ranks.
 #include <gtest/gtest.h>
 
 #include <cstdio>
