@@ -4,11 +4,10 @@
 //   LT2_KERNEL(RmsNormForward, RmsNormForwardArgs)
 //
 // declares reference::RmsNormForward (float64, straight from the formula), cpu::RmsNormForward and
-// cuda::RmsNormForward (LT2_HOST_KERNEL: not that one), plus CostOf(args), and defines the
-// dispatcher RmsNormForward(stream, args). Without CUDA no stub is needed. On kMeta nothing runs
-// and the cost is counted. Rule for all backward kernels: `accumulate_dx` says whether a gradient
-// is overwritten or added to; parameter gradients (dw) are always added to. An output tensor that
-// is not wanted is undefined.
+// cuda::RmsNormForward, plus CostOf(args), and defines the dispatcher RmsNormForward(stream, args).
+// Without CUDA no stub is needed. On kMeta nothing runs and the cost is counted. Rule for all
+// backward kernels: `accumulate_dx` says whether a gradient is overwritten or added to; parameter
+// gradients (dw) are always added to. An output tensor that is not wanted is undefined.
 #pragma once
 
 #include "core/device.h"
@@ -34,13 +33,16 @@ void NoteOperator(const char* name);  // core/cuda/operator_note.h
 
 }  // namespace lt2
 
-#define LT2_KERNEL_ON_CUDA_0(Name, Args) DieNoBackend(#Name, stream.device)
-#define LT2_KERNEL_ON_CUDA_1(Name, Args) \
-  cuda::NoteOperator(#Name);             \
-  ProfilerRange range(#Name);            \
+#ifdef LT2_HAS_CUDA
+#define LT2_KERNEL_ON_CUDA(Name) \
+  cuda::NoteOperator(#Name);     \
+  ProfilerRange range(#Name);    \
   return cuda::Name(stream, args)
+#else
+#define LT2_KERNEL_ON_CUDA(Name) break
+#endif
 
-#define LT2_DECLARE_KERNEL(Name, Args, ON_CUDA)        \
+#define LT2_KERNEL(Name, Args)                         \
   namespace reference {                                \
   void Name(Stream&, const Args&);                     \
   }                                                    \
@@ -60,14 +62,7 @@ void NoteOperator(const char* name);  // core/cuda/operator_note.h
       case Backend::kMeta:                             \
         return CountOnly(CostOf(args));                \
       case Backend::kCuda:                             \
-        ON_CUDA(Name, Args);                           \
+        LT2_KERNEL_ON_CUDA(Name);                      \
     }                                                  \
     DieNoBackend(#Name, stream.device);                \
   }
-
-#define LT2_HOST_KERNEL(Name, Args) LT2_DECLARE_KERNEL(Name, Args, LT2_KERNEL_ON_CUDA_0)
-#ifdef LT2_HAS_CUDA
-#define LT2_KERNEL(Name, Args) LT2_DECLARE_KERNEL(Name, Args, LT2_KERNEL_ON_CUDA_1)
-#else
-#define LT2_KERNEL(Name, Args) LT2_HOST_KERNEL(Name, Args)
-#endif
