@@ -33,17 +33,18 @@ void Param::BindGradient(Tensor gradient) {
   main_grad = gradient.Reshape(held.extent);
 }
 
-void Param::ExpectUses(int uses) {
+void Param::ExpectUses(int uses, int rounds) {
   CHECK_EQ(outstanding(), 0) << spec.name << " is still in the middle of a step";
-  expected_ = uses;
+  uses_ = uses;
+  rounds_ = rounds;
   arrived_ = 0;
-  main_grad.Zero();
+  if (main_grad.defined()) main_grad.Zero();
 }
 
 void Param::Arrive() {
+  CHECK_GT(outstanding(), 0) << spec.name << " was used more often than the schedule said";
   ++arrived_;
-  CHECK_LE(arrived_, expected_) << spec.name << " was used more often than the schedule said";
-  if (arrived_ == expected_ && on_ready) on_ready(*this);
+  if (arrived_ % uses_ == 0 && on_ready) on_ready(*this);
 }
 
 }  // namespace lt2

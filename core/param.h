@@ -77,17 +77,24 @@ class Param {
   void BindMaster(Tensor master);  // the value too, unless that is bfloat16
   void BindGradient(Tensor gradient);
 
-  // The schedule's word for the coming step: micro-batches × loops. Zeroes main_grad.
-  void ExpectUses(int uses);
-  // One use's weight gradient is complete (told by the tape, never by a kernel). The last one calls
-  // on_ready; one more than expected is a failure.
+  // The schedule's word for the coming step: how many rounds, and uses in each; micro-batches ×
+  // loops in all. Zeroes main_grad.
+  void ExpectUses(int uses, int rounds = 1);
+  // Something is about to be added to main_grad (told by the tape, or by an operator that adds in
+  // forward).
+  void Need() {
+    if (on_need) on_need(*this);
+  }
+  // One use's weight gradient is complete (told by the tape, never by a kernel). A round's last one
+  // calls on_ready; one more than expected is a failure.
   void Arrive();
-  int outstanding() const { return expected_ - arrived_; }
+  int outstanding() const { return uses_ * rounds_ - arrived_; }
+  int rounds_done() const { return uses_ == 0 ? rounds_ : arrived_ / uses_; }
 
-  std::function<void(Param&)> on_ready;  // set by the gradient reducer
+  std::function<void(Param&)> on_need, on_ready;  // set by the gradient reducer
 
  private:
-  int expected_ = 0, arrived_ = 0;
+  int uses_ = 0, rounds_ = 0, arrived_ = 0;
 };
 
 }  // namespace lt2

@@ -146,13 +146,18 @@ void Tape::RunNode(Entry& entry, std::vector<Tensor>& grads,
                                  : GradSlot(&grads[entry.in[i]], entry.in_like[i],
                                             &handed_out[first - entry.in.begin()]));
   }
+  const auto need = [](const std::vector<Param*>& params) {
+    for (Param* param : params) param->Need();
+  };
+  if (!entry.node.weight_grad) need(entry.node.params);
   if (entry.node.input_grad) entry.node.input_grad(dy, dx);
   if (!entry.node.weight_grad) {
     for (Param* param : entry.node.params) param->Arrive();
     return;
   }
-  auto weights = [grad = std::move(entry.node.weight_grad), params = std::move(entry.node.params),
-                  dy = std::move(dy)] {
+  auto weights = [need, grad = std::move(entry.node.weight_grad),
+                  params = std::move(entry.node.params), dy = std::move(dy)] {
+    need(params);
     grad(dy);
     for (Param* param : params) param->Arrive();
   };

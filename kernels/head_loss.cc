@@ -51,7 +51,7 @@ struct Visit {
   int64_t chunk_rows = 0;
 };
 
-Visit RunForward(Tape& tape, const Var& x_ND, const Param& w_VD, const Tensor& targets_N,
+Visit RunForward(Tape& tape, const Var& x_ND, Param& w_VD, const Tensor& targets_N,
                  const HeadLossOptions& options) {
   const Tensor &x = x_ND.value, &w = w_VD.value;
   CHECK_EQ(x.shape().rank(), 2);
@@ -76,6 +76,7 @@ Visit RunForward(Tape& tape, const Var& x_ND, const Param& w_VD, const Tensor& t
   if (at_once && x_ND.needs_grad()) {
     visit.dx_ND = Tensor::Empty(x.shape(), x.dtype(), tape.device());
   }
+  if (at_once) w_VD.Need();
   const Tensor logits = Tensor::Empty(visit.logits_shape, x.dtype(), tape.device());
   Tensor stats;
   if (link != nullptr) {

@@ -38,8 +38,8 @@ MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, int rank, bool diag
   for (const Param* param : step.model().params().all()) {
     const bool apart = !param->value.SharesStorageWith(param->master);
     plan.weight_bytes += param->value.bytes() + (apart ? param->master.bytes() : 0);
-    plan.gradient_bytes += param->main_grad.bytes();
   }
+  plan.gradient_bytes = step.reducer().bytes();
   plan.moment_bytes = plan.persistent_bytes - plan.weight_bytes - plan.gradient_bytes;
   step.OnForwardDone([&] {
     const int64_t held = meter.memory().live - plan.persistent_bytes;

@@ -51,8 +51,9 @@ TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, const RankGro
     param->BindMaster(Tensor::Zeros(shape, master, options.device));
   }
   reducer_ = std::make_unique<Reducer>(params, layout_, groups);
-  optimizer_ = std::make_unique<Optimizer>(
-      params, layout_, groups, std::make_unique<AdamWRule>(options.optimizer), options.optimizer);
+  optimizer_ = std::make_unique<Optimizer>(params, layout_, groups, *reducer_,
+                                           std::make_unique<AdamWRule>(options.optimizer),
+                                           options.optimizer);
 }
 
 void TrainStep::InitializeParameters(uint64_t seed) {
@@ -70,10 +71,8 @@ void TrainStep::Begin(bool diagnose) {
 }
 
 void TrainStep::BeginGradients() {
-  std::vector<int> uses = model_.UsesPerMicroBatch();
-  for (int& use : uses) use *= static_cast<int>(options_.micro_batches);
   optimizer_->GatherValues(/*again=*/graphs_.recording());
-  reducer_->BeginStep(uses);
+  reducer_->BeginStep(model_.UsesPerMicroBatch(), static_cast<int>(options_.micro_batches));
   losses_.Zero();
 }
 
@@ -95,7 +94,7 @@ void TrainStep::MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics) {
   graphs_.Run((first ? kFirst : 0) + (last ? kLast : 0), [&] {
     if (first) BeginGradients();
     ForwardBackward(diagnostics);
-    if (last) reducer_->Finish();
+    last ? reducer_->Finish() : reducer_->Settle();
   });
   if (first) optimizer_->Gathered();
 }

@@ -81,6 +81,7 @@ class TrainStep {
   Optimizer& optimizer() { return *optimizer_; }
   const LayoutTable& layout() const { return layout_; }
   Stream& stream() { return stream_; }
+  const Reducer& reducer() const { return *reducer_; }
   const StepOptions& options() const { return options_; }
   int64_t tokens_per_micro_batch() const { return options_.micro_batch * options_.sequence; }
 

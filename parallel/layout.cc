@@ -151,7 +151,7 @@ Box HeldBox(const ParamSpec& spec, int tp, int tp_rank) {
 
 LayoutTable Layout(std::span<const ParamSpec> specs, const Mesh& mesh, int zero,
                    const LayoutOptions& options, int tp_rank) {
-  CHECK(zero == 0 || zero == 1) << "zero = " << zero;
+  CHECK(0 <= zero && zero <= 2) << "zero = " << zero;
   LayoutTable table{.zero = zero};
   table.entries.resize(specs.size());
   const int64_t limit = BucketElements(specs, mesh.tp, options);

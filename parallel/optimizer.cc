@@ -31,8 +31,8 @@ bool HasOthers(const Bucket& bucket) { return bucket.shard_counts.size() > 1; }
 }  // namespace
 
 Optimizer::Optimizer(std::span<Param* const> params, const LayoutTable& layout,
-                     const RankGroups& groups, std::unique_ptr<UpdateRule> rule,
-                     const OptimizerConfig& config)
+                     const RankGroups& groups, const Reducer& gradients,
+                     std::unique_ptr<UpdateRule> rule, const OptimizerConfig& config)
     : params_(params.begin(), params.end()),
       layout_(layout),
       groups_(groups),
@@ -55,16 +55,15 @@ Optimizer::Optimizer(std::span<Param* const> params, const LayoutTable& layout,
       const Tensor view = buffer.Flat(entry.offset, param.master.size());
       view.CopyFrom(param.master);
       param.BindMaster(view);
-      CHECK(param.main_grad.defined()) << param.spec.name << ": make the reducer first";
       for (const OwnedPiece& piece : entry.owners) {
         if (piece.rank != rank) continue;
         if (bucket.counted) {
           unique_params_.push_back(p);
-          unique_gradients_.push_back(param.main_grad.Flat(piece.offset, piece.box.size()));
+          unique_gradients_.push_back(gradients.Gradient(p, piece.box, piece.offset));
         }
-        if (layout.zero > 0) pieces.push_back(MakePiece(p, piece.box, piece.offset));
+        if (layout.zero > 0) pieces.push_back(MakePiece(p, piece.box, piece.offset, gradients));
       }
-      if (layout.zero == 0) pieces.push_back(MakePiece(p, entry.held, 0));
+      if (layout.zero == 0) pieces.push_back(MakePiece(p, entry.held, 0, gradients));
     }
   }
   const int64_t unique = static_cast<int64_t>(unique_gradients_.size());
@@ -76,7 +75,8 @@ Optimizer::~Optimizer() {
   for (const Pending& gather : gathers_) gather.Wait();
 }
 
-Optimizer::Piece Optimizer::MakePiece(int param, const Box& box, int64_t offset) const {
+Optimizer::Piece Optimizer::MakePiece(int param, const Box& box, int64_t offset,
+                                      const Reducer& gradients) const {
   CHECK(!rule_->NeedsWholeParameters() || box.extent == params_[param]->spec.shape)
       << params_[param]->spec.name << ": this update rule needs LayoutOptions::whole_parameters "
       << "and ranks that hold all of a parameter";
@@ -84,7 +84,7 @@ Optimizer::Piece Optimizer::MakePiece(int param, const Box& box, int64_t offset)
   Piece piece{.param = param,
               .box = box,
               .value = p.master.Flat(offset, box.size()).Reshape(box.extent),
-              .gradient = p.main_grad.Flat(offset, box.size()).Reshape(box.extent),
+              .gradient = gradients.Gradient(param, box, offset),
               .rounded = {},
               .states = {}};
   if (p.value.dtype() == DType::kBF16) {

@@ -11,6 +11,7 @@
 #include "core/upload.h"
 #include "parallel/layout.h"
 #include "parallel/optimizer_config.h"
+#include "parallel/reducer.h"
 #include "parallel/update_rule.h"
 
 namespace lt2 {
@@ -61,7 +62,8 @@ class Optimizer {
   // Moves the parameters' values into flat buffers, one a bucket. params: in the layout's order.
   // The references must outlive the optimizer.
   Optimizer(std::span<Param* const> params, const LayoutTable& layout, const RankGroups& groups,
-            std::unique_ptr<UpdateRule> rule, const OptimizerConfig& config);
+            const Reducer& gradients, std::unique_ptr<UpdateRule> rule,
+            const OptimizerConfig& config);
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;
 
@@ -69,9 +71,9 @@ class Optimizer {
   StepReport Step(Stream& stream, const StepInput& input);
   // Hands the device what the host says of the step. `input` has as many numbers each time.
   void Prepare(const StepInput& input);
-  // Reads main_grad; decides, updates, and with `gather` starts the gathering of values but does
-  // not wait; otherwise they stay with their owners. Everything happens on the device, so that the
-  // call can be recorded once and repeated; then Updated says that it was.
+  // Reads the gradients; decides, updates, and with `gather` starts the gathering of values but
+  // does not wait; otherwise they stay with their owners. Everything happens on the device, so that
+  // the call can be recorded once and repeated; then Updated says that it was.
   void Update(Stream& stream, bool gather = true);
   void Updated(bool gather) { gathered_ = gather || !Gathers(); }
   // What came of it. Waits for the decision.
@@ -116,7 +118,7 @@ class Optimizer {
     std::vector<Tensor> states;
   };
 
-  Piece MakePiece(int param, const Box& box, int64_t offset) const;
+  Piece MakePiece(int param, const Box& box, int64_t offset, const Reducer& gradients) const;
   std::vector<UpdatePiece> UpdatesOf(const std::vector<Piece>& pieces) const;
   std::vector<StatePiece> List(bool owned) const;
   void MakeScalars(const StepInput& input);

@@ -39,10 +39,8 @@ ParallelConfig ParallelConfig::Read(const ConfigTable& table) {
   ReadAxis(table, "cp", &config.cp);
   ReadAxis(table, "pp", &config.pp);
   table.Read("zero", &config.zero);
-  if (config.zero != 0 && config.zero != 1) {
-    table.AddError("zero",
-                   StrCat("zero = ", config.zero,
-                          " is not supported by this version; set parallel.zero to 0 or 1"));
+  if (config.zero < 0 || config.zero > 2) {
+    table.AddError("zero", StrCat("zero = ", config.zero, ": wants 0, 1 or 2"));
     config.zero = 1;
   }
   config.state_exchange =

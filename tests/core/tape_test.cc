@@ -110,6 +110,33 @@ TEST_F(TapeTest, OnReadyFiresOnceAfterTheLastUse) {
   EXPECT_EQ(fired, (std::vector<std::string>{"w2", "w1", "w0"}));
 }
 
+TEST_F(TapeTest, OnReadyFiresAfterEveryRound) {
+  auto param = MakeParam("w", 0);
+  std::vector<int> fired;
+  param->on_ready = [&](Param& p) { fired.push_back(p.outstanding()); };
+  param->ExpectUses(2, /*rounds=*/3);
+  for (int use = 0; use < 6; ++use) {
+    EXPECT_EQ(param->rounds_done(), use / 2);
+    param->Arrive();
+  }
+  EXPECT_EQ(fired, (std::vector<int>{4, 2, 0}));
+}
+
+TEST_F(TapeTest, GradientsAreNeededBeforeTheyAreWritten) {
+  auto params = ThreeParams();
+  const std::vector<double> want = Gradients(params, 3, How::kPlain);
+  for (How how : {How::kPlain, How::kBlock, How::kNested, How::kDeferred}) {
+    for (auto& param : params) {
+      param->main_grad = {};
+      param->on_need = [&](Param& p) {
+        if (p.main_grad.defined()) return;
+        p.BindGradient(Tensor::Zeros({kSize}, DType::kF64, stream_.device));
+      };
+    }
+    EXPECT_EQ(Gradients(params, 3, how), want);
+  }
+}
+
 TEST_F(TapeTest, OneUseTooManyDies) {
   auto params = ThreeParams();
   GTEST_FLAG_SET(death_test_style, "threadsafe");

@@ -271,11 +271,12 @@ void TrainAsRank(const RankGroups& groups, const MeshCase& mesh_case, const Step
       for (size_t p = 0; p < params.size(); ++p) {
         const size_t of_one = want.IndexOf(params[p]->spec.name);
         const Communicator& holders = HoldersOf(layout.buckets[layout.entries[p].bucket], groups);
-        const std::vector<double> got = params[p]->main_grad.ToDoubles();
         for (const OwnedPiece& piece : layout.entries[p].owners) {
           if (options.zero > 0 && piece.rank != holders.rank()) continue;
-          const double distance = Distance(std::span(got).subspan(piece.offset, piece.box.size()),
-                                           PartOf(want.gradients[of_one], *params[p], piece.box));
+          const std::vector<double> got =
+              step.reducer().Gradient(static_cast<int>(p), piece.box, piece.offset).ToDoubles();
+          const double distance =
+              Distance(got, PartOf(want.gradients[of_one], *params[p], piece.box));
           const std::lock_guard lock(one_at_a_time);
           EXPECT_LE(distance, allowed.Gradient(of_one))
               << "gradient of " << params[p]->spec.name << " on rank " << rank;

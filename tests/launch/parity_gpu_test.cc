@@ -122,6 +122,12 @@ INSTANTIATE_TEST_SUITE_P(Bfloat16, GpuParity,
                                           testing::Values(StateExchange::kGather,
                                                           StateExchange::kChain)),
                          NameOf);
+INSTANTIATE_TEST_SUITE_P(Shards, GpuParity,
+                         testing::Combine(testing::Values(MixerCase{"gdn_and_full",
+                                                                    {"gdn", "full"}}),
+                                          testing::Values(DType::kBF16), testing::Values(2),
+                                          testing::Values(StateExchange::kGather)),
+                         NameOf);
 
 }  // namespace
 }  // namespace lt2

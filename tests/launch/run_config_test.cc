@@ -80,15 +80,16 @@ TEST(RunConfig, DefaultsAndOverrides) {
 TEST(RunConfig, MistakesOfAllSectionsAreReportedTogether) {
   const std::string message =
       Refusal({"run.sede=3", "model.heads=3", "data.sequence=\"long\"", "batch.micro_batch=0",
-               "optimizer.lr=-1", "schedule.kind=cosin", "parallel.tp=0", "checkpoint.files=host",
-               "log.every=0", "sweeps.x=1"});
+               "optimizer.lr=-1", "schedule.kind=cosin", "parallel.tp=0", "parallel.zero=3",
+               "checkpoint.files=host", "log.every=0", "sweeps.x=1"});
   for (const char* part :
        {"--set run.sede: run.sede: unknown key; did you mean 'seed'?",
         "model.heads: 3 does not divide",
         "data.sequence: wants an integer, got the string \"long\"",
         "batch.micro_batch: must be from 1 to", "optimizer.lr: ", "schedule.kind: wants one of",
-        "parallel.tp: ", "checkpoint.files: wants one of \"rank\", \"node\"",
-        "log.every: must be above 0", "--set sweeps.x: sweeps: unknown key"}) {
+        "parallel.tp: ", "parallel.zero: zero = 3: wants 0, 1 or 2",
+        "checkpoint.files: wants one of \"rank\", \"node\"", "log.every: must be above 0",
+        "--set sweeps.x: sweeps: unknown key"}) {
     EXPECT_NE(message.find(part), std::string::npos) << part << "\n in \n" << message;
   }
 }

@@ -144,8 +144,8 @@ std::vector<double> ThreeSteps(Communicator& ranks, int zero, Device device) {
   const RankGroups groups = MakeGroups(ranks, mesh);
   const LayoutTable layout = Layout(specs, mesh, zero, {.bucket_elements = 200});
   Reducer reducer(toy.params, layout, groups);
-  Optimizer optimizer(toy.params, layout, groups, std::make_unique<AdamWRule>(OptimizerConfig{}),
-                      {});
+  Optimizer optimizer(toy.params, layout, groups, reducer,
+                      std::make_unique<AdamWRule>(OptimizerConfig{}), {});
   Stream stream{.device = device};
   for (int step = 1; step <= 3; ++step) {
     reducer.BeginStep(1);
@@ -154,6 +154,7 @@ std::vector<double> ThreeSteps(Communicator& ranks, int zero, Device device) {
       for (size_t i = 0; i < gradient.size(); ++i) {
         gradient[i] = Toy::Uniform((*it)->spec.name, step * 100 + ranks.rank(), i);
       }
+      (*it)->Need();
       (*it)->main_grad.CopyFrom(
           Tensor::FromHost(gradient, (*it)->spec.shape, DType::kF32, {Backend::kCpu}));
       (*it)->Arrive();
@@ -171,6 +172,7 @@ std::vector<double> ThreeSteps(Communicator& ranks, int zero, Device device) {
 
 TEST(Nccl, OptimizerStepsAreThoseOfTheCpu) {
   const std::vector<double> zero1 = ThreeSteps(*world, 1, gpu), zero0 = ThreeSteps(*world, 0, gpu);
+  EXPECT_EQ(ThreeSteps(*world, 2, gpu), zero1);
   std::vector<double> expected;
   RunRanks(world->size(), [&](Communicator& threads) {
     const std::vector<double> values = ThreeSteps(threads, 1, {});
@@ -198,14 +200,17 @@ std::vector<double> StepsInGraphs(bool graphs, int zero) {
   const RankGroups groups = MakeGroups(*world, mesh);
   const LayoutTable layout = Layout(specs, mesh, zero, {.bucket_elements = 200});
   Reducer reducer(toy.params, layout, groups);
-  Optimizer optimizer(toy.params, layout, groups, std::make_unique<AdamWRule>(OptimizerConfig{}),
-                      {});
+  Optimizer optimizer(toy.params, layout, groups, reducer,
+                      std::make_unique<AdamWRule>(OptimizerConfig{}), {});
   Stream stream{.device = gpu};
+  const MemoryPool pool(gpu);
   const auto backward = [&](bool again) {
+    const PoolScope scope(&pool);
     optimizer.GatherValues(again);
     reducer.BeginStep(1);
     for (int p = static_cast<int>(specs.size()) - 1; p >= 0; --p) {
       optimizer.WaitForValues(static_cast<int>(specs.size()) - p);
+      toy.params[p]->Need();
       toy.params[p]->main_grad.CopyFrom(gradients[p]);
       toy.params[p]->Arrive();
     }
@@ -239,7 +244,7 @@ std::vector<double> StepsInGraphs(bool graphs, int zero) {
 }
 
 TEST(Nccl, StepsInGraphsAreThoseWithout) {
-  for (int zero : {0, 1}) {
+  for (int zero : {0, 1, 2}) {
     const std::vector<double> direct = StepsInGraphs(false, zero);
     EXPECT_EQ(StepsInGraphs(true, zero), direct) << zero;
     const std::vector<std::string> everyone =

@@ -50,7 +50,7 @@ TEST(SplitParams, TrainLikeWholeOnes) {
   for (const MakeRule& rule : {MakeRule(Momentum), MakeRule(Adam)}) {
     for (const Mesh& mesh : kMeshes) {
       const Alone alone(mesh.tp, 4, rule);
-      for (int zero : {0, 1}) {
+      for (int zero : {0, 1, 2}) {
         SCOPED_TRACE(StrCat(mesh.ToString(), " zero ", zero));
         RunRanks(mesh.size(), [&](Communicator& world) {
           ToyRun run(world, mesh, zero, DType::kF64, rule, {.clip = 0.05}, SplitToySpecs(mesh.tp));
@@ -178,7 +178,7 @@ TEST(SplitParams, RunsDry) {
   Toy toy(SplitToySpecs(4), DType::kF32, stream.device, 4, 3);
   const LayoutTable layout = Layout(SplitToySpecs(4), mesh, 1, {}, 3);
   Reducer reducer(toy.params, layout, groups);
-  Optimizer optimizer(toy.params, layout, groups, Adam(), {});
+  Optimizer optimizer(toy.params, layout, groups, reducer, Adam(), {});
   reducer.BeginStep(1);
   for (Param* param : toy.params) param->Arrive();
   reducer.Finish();

@@ -68,6 +68,7 @@ struct Toy {
   // Of ranks that hold the same and sum their gradients, each has those of some elements.
   template <class Value>
   static void Use(Param& param, uint64_t stream, Value value, int copies = 1, int copy = 0) {
+    param.Need();
     DispatchFloat(param.value.dtype(), [&]<class T>() {
       T* gradient = param.main_grad.data<T>();
       ForEachElement(param, [&](int64_t here, int64_t i) {

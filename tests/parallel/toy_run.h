@@ -28,7 +28,7 @@ struct ToyRun {
         toy(specs, dtype, {}, mesh.tp, groups.tp->rank()),
         layout(Layout(specs, mesh, zero, kSmallBuckets, groups.tp->rank())),
         reducer(toy.params, layout, groups),
-        optimizer(toy.params, layout, groups, make(), config) {}
+        optimizer(toy.params, layout, groups, reducer, make(), config) {}
 
   // `value(name, stream, i)` is the gradient of sample `stream`; a step has 12 samples.
   template <class Value>
@@ -36,7 +36,7 @@ struct ToyRun {
                   std::vector<double> maxes = {}, bool gather = true) {
     constexpr int kSamples = 12;
     const int mine = kSamples / mesh.replicas();
-    reducer.BeginStep(mine);
+    reducer.BeginStep(std::vector<int>(toy.params.size(), 1), mine);
     for (int i = 0; i < mine; ++i) {
       toy.Backward(step * 100 + groups.replicas->rank() * mine + i, value);
     }
