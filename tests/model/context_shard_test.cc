@@ -165,6 +165,38 @@ TEST(StateTraffic, IsTheFormulaAndDoesNotGrowWithTheSequence) {
   }
 }
 
+// Of 2 heads of 8 numbers that 4 heads read. A window's does not grow with the sequence either.
+TEST(TokenTraffic, IsTheFormula) {
+  constexpr int64_t kKeysAndValues = 2 * 2 * 8, kQueries = 4 * 8, kReach = 16;
+  for (const int64_t tokens : {151, 302}) {
+    for (const int ranks : {2, 3}) {
+      SCOPED_TRACE(StrCat(tokens, " tokens, ", ranks, " ranks"));
+      RunRanks(ranks, [&](Communicator& world) {
+        ContextShard shard(world, tokens, 8, {});
+        shard.Fill(std::vector<int32_t>{0, 40, static_cast<int32_t>(tokens)});
+        const std::vector<double> x = RandomNormal(5, "x", {tokens, 32}).values;
+        const auto given = [&](const MixerCase& mixer_case) {
+          const int64_t before = world.traffic().bytes;
+          Result unused;
+          RunMixer(mixer_case, DType::kF32, x, &shard, &unused);
+          return (world.traffic().bytes - before) / 4;
+        };
+        // Keys and values go right, and their gradients come back.
+        const int64_t left = world.rank() == 0 ? 0 : 1, right = world.rank() + 1 == ranks ? 0 : 1;
+        EXPECT_EQ(given({"window", {"window"}, {"window.window=17"}}),
+                  kReach * kKeysAndValues * (right + left));
+        // Own keys and values to all, and gradients of theirs back. Half of the queries to the
+        // mirror rank and gradients of their outputs; outputs of its and gradients of the queries.
+        const int64_t own = shard.tokens() - shard.half();
+        const int64_t theirs = shard.mirrored_half().query_tokens();
+        const bool alone = shard.mirror() == world.rank();
+        EXPECT_EQ(given({"full", {"full"}}),
+                  tokens * kKeysAndValues + (alone ? 0 : 2 * (own + theirs) * kQueries));
+      });
+    }
+  }
+}
+
 std::vector<MixerCase> FirstOfEach() {
   std::vector<MixerCase> cases;
   for (const MixerCase& mixer_case : AllMixerCases()) {

@@ -211,6 +211,40 @@ TEST_P(TensorShardTest, DocumentsDoNotSeeEachOther) {
 INSTANTIATE_TEST_SUITE_P(Mixers, TensorShardTest, testing::ValuesIn(AllSplitCases()),
                          [](const auto& info) { return info.param.name(); });
 
+// What a rank gives in a layer visit, forward and backward, is the formula of parallel/README.md,
+// whether or not tokens are shared out. A second layer shows it: of the first one's step a few
+// numbers belong to the loop's diagnostics.
+TEST(TensorTraffic, IsTheFormula) {
+  struct Kind {
+    const char* name;
+    int64_t more;  // numbers a token, beyond those of the ways into two halves and out of them
+  };
+  for (const Kind kind : {Kind{"full", 0}, {"gdn", 0}, {"mamba2", 2}, {"hgrn2", 2}, {"dsa", 8}}) {
+    const std::vector<MixerCase> cases = AllMixerCases();
+    const MixerCase& mixer_case = *std::ranges::find(cases, kind.name, &MixerCase::name);
+    for (const TensorSplit& split : {TensorSplit{2}, {4}, {2, /*sequence=*/true}, {4, true}}) {
+      for (const int32_t tokens : {24, 48}) {
+        SCOPED_TRACE(StrCat(kind.name, ", ", split.ranks, " ranks, shares ", split.sequence, ", ",
+                            tokens, " tokens"));
+        RunRanks(split.ranks, [&](Communicator& tp) {
+          const auto given = [&](int layers) {
+            const Problem problem{
+                .config = ConfigOf(mixer_case, {"loops=1", StrCat("layers=", layers)}),
+                .cu_seqlens = {0, 11, tokens}};
+            const int64_t before = tp.traffic().bytes;
+            TensorShard shard(tp, split.sequence, tokens);
+            std::map<std::string, std::vector<double>> sums;
+            RunStack(problem, split, &shard, &sums);
+            return tp.traffic().bytes - before;
+          };
+          const int64_t width = ConfigOf(mixer_case).width;
+          EXPECT_EQ(given(2) - given(1), 8 * tokens * (4 * width + kind.more));
+        });
+      }
+    }
+  }
+}
+
 // What a rank computes with is the part that its split says.
 TEST(TensorSplit, EveryMixerIsDividedOrRefused) {
   std::set<std::string> divided;
