@@ -1,4 +1,4 @@
-// lt2 bench: measures operators, whole steps and collectives.
+// lt2 bench: measures operators, whole steps, collectives and checkpoints.
 #include <algorithm>
 #include <iostream>
 
@@ -6,6 +6,7 @@
 #include "core/status_macros.h"
 #include "core/strings.h"
 #include "launch/bench.h"
+#include "launch/bench_ckpt.h"
 #include "launch/bench_comm.h"
 #include "launch/threads.h"
 #include "parallel/mpi_communicator.h"
@@ -20,7 +21,8 @@ struct BenchFlags {
   ConfigFlags config;
   std::string dtype = "fp32", device = "auto";
   int repeats = 20, steps = 20;
-  int64_t least_mib = 1, most_mib = 256;
+  int64_t least_mib = 1, most_mib = 256, ckpt_mib = 512;
+  std::string folder = ".";
 };
 
 std::string FloorColumns(const OpTiming::Pass& pass) {
@@ -143,12 +145,39 @@ absl::Status RunBenchComm(const BenchFlags& flags, VerbOutput& output) {
   return absl::OkStatus();
 }
 
+absl::Status RunBenchCheckpoint(const BenchFlags& flags, VerbOutput& output) {
+  ASSIGN_OR_RETURN(output.world, StartWorld());
+  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device, &output.world));
+  Communicator& world = *output.world;
+  UseThreadsFor(world);
+  ASSIGN_OR_RETURN(const CheckpointTiming t, BenchCheckpoint(flags.folder, flags.ckpt_mib << 20,
+                                                             device, flags.repeats, world));
+  output.result = {{"ranks", world.size()},
+                   {"bytes", t.bytes},
+                   {"stall_s", t.stall_s},
+                   {"save_s", t.save_s},
+                   {"save_bytes_per_s", t.save_rate()},
+                   {"disk_bytes_per_s", t.disk_rate()},
+                   {"load_s", t.load_s},
+                   {"load_bytes_per_s", t.load_rate()}};
+  if (output.json || world.rank() > 0) return absl::OkStatus();
+  std::cout << absl::StrFormat(
+      "%d ranks, %.1f MiB in all\nstall   %8.1f ms\nsave    %8.3f s  %8.1f MB/s, %.0f %% of the "
+      "disk's %.1f MB/s (plain files, synced)\nload    %8.3f s  %8.1f MB/s\n",
+      world.size(), static_cast<double>(t.bytes) / (1 << 20), 1e3 * t.stall_s, t.save_s,
+      t.save_rate() / 1e6, 100 * t.save_rate() / t.disk_rate(), t.disk_rate() / 1e6, t.load_s,
+      t.load_rate() / 1e6);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Verb BenchVerb() {
   return {
       .name = "bench",
-      .summary = "Measures operators, training steps and collectives: medians of repeated runs.",
+      .summary =
+          "Measures operators, training steps, collectives and checkpoints: medians of repeated "
+          "runs.",
       .example = "{lt2} bench step lt2-tiny --steps 5",
       .add = [](CLI::App& app) -> VerbBody {
         auto flags = std::make_shared<BenchFlags>();
@@ -179,8 +208,18 @@ Verb BenchVerb() {
         comm->add_option("--dtype", flags->dtype, "fp32, fp64 (CPU) or bf16 (GPU)")
             ->check(CLI::IsMember({"fp32", "fp64", "bf16"}));
         AddDeviceFlag(*comm, &flags->device);
-        return [flags, op, comm](VerbOutput& output) {
+        CLI::App* ckpt = AddSubverb(
+            app, "ckpt", "Times saving and loading a checkpoint beside what the disk does.",
+            "{lt2} bench ckpt --mib 64 --repeats 3");
+        ckpt->add_option("--mib", flags->ckpt_mib, "what every rank saves")
+            ->check(WholeNumber(1, 1 << 20));
+        ckpt->add_option("--dir", flags->folder, "where; a folder of its own is made and removed");
+        ckpt->add_option("--repeats", flags->repeats, "runs after warm-up")
+            ->check(WholeNumber(1, 1000000));
+        AddDeviceFlag(*ckpt, &flags->device);
+        return [flags, op, comm, ckpt](VerbOutput& output) {
           return op->parsed()     ? RunBenchOp(*flags, output)
+                 : ckpt->parsed() ? RunBenchCheckpoint(*flags, output)
                  : comm->parsed() ? RunBenchComm(*flags, output)
                                   : RunBenchStep(*flags, output);
         };

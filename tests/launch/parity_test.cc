@@ -15,24 +15,25 @@ namespace lt2 {
 namespace {
 
 std::vector<MeshCase> Meshes() {
-  std::vector<MeshCase> meshes = {{"dp2", {.dp = 2}},
-          {"dp2_zero1", {.dp = 2}, 1},
-          {"dp2_zero2", {.dp = 2}, 2},
-          {"dp4_zero2", {.dp = 4}, 2},
-          {"cp2", {.cp = 2}},
-          {"cp3_zero1", {.cp = 3}, 1},
-          {"cp4", {.cp = 4}},
-          {"cp2_chain", {.cp = 2}, 0, StateExchange::kChain},
-          {"cp4_chain_zero1", {.cp = 4}, 1, StateExchange::kChain},
-          {"dp2_cp2_zero1", {.dp = 2, .cp = 2}, 1},
-          {"dp2_cp2_zero2", {.dp = 2, .cp = 2}, 2},
-          {"tp2", {.tp = 2}},
-          {"tp2_sp_zero1", {.tp = 2}, 1, StateExchange::kAuto, true},
-          {"tp4_sp", {.tp = 4}, 0, StateExchange::kAuto, true},
-          {"cp2_tp2_zero1", {.cp = 2, .tp = 2}, 1},
-          {"cp2_tp2_sp", {.cp = 2, .tp = 2}, 0, StateExchange::kChain, true},
-          {"dp2_tp2_zero2", {.dp = 2, .tp = 2}, 2},
-          {"dp2_tp2_sp_zero1", {.dp = 2, .tp = 2}, 1, StateExchange::kAuto, true}};
+  std::vector<MeshCase> meshes = {
+      {"dp2", {.dp = 2}},
+      {"dp2_zero1", {.dp = 2}, 1},
+      {"dp2_zero2", {.dp = 2}, 2},
+      {"dp4_zero2", {.dp = 4}, 2},
+      {"cp2", {.cp = 2}},
+      {"cp3_zero1", {.cp = 3}, 1},
+      {"cp4", {.cp = 4}},
+      {"cp2_chain", {.cp = 2}, 0, StateExchange::kChain},
+      {"cp4_chain_zero1", {.cp = 4}, 1, StateExchange::kChain},
+      {"dp2_cp2_zero1", {.dp = 2, .cp = 2}, 1},
+      {"dp2_cp2_zero2", {.dp = 2, .cp = 2}, 2},
+      {"tp2", {.tp = 2}},
+      {"tp2_sp_zero1", {.tp = 2}, 1, StateExchange::kAuto, true},
+      {"tp4_sp", {.tp = 4}, 0, StateExchange::kAuto, true},
+      {"cp2_tp2_zero1", {.cp = 2, .tp = 2}, 1},
+      {"cp2_tp2_sp", {.cp = 2, .tp = 2}, 0, StateExchange::kChain, true},
+      {"dp2_tp2_zero2", {.dp = 2, .tp = 2}, 2},
+      {"dp2_tp2_sp_zero1", {.dp = 2, .tp = 2}, 1, StateExchange::kAuto, true}};
   for (const auto& [name, pipeline] :
        {std::pair{"ring", Pipeline::kRing}, std::pair{"ring_zb", Pipeline::kRingZb}}) {
     const auto add = [&, pipeline = pipeline, name = name](const std::string& axes,
