@@ -91,6 +91,7 @@ absl::Status ByteFile::Read(int64_t offset, std::span<std::byte> to) const {
 }
 
 absl::Status ByteFile::Write(int64_t offset, std::span<const std::byte> from) const {
+  const int64_t begin = offset;
   while (!from.empty()) {
     const ssize_t put = pwrite(descriptor_, from.data(), from.size(), offset);
     if (put < 0 && errno == EINTR) continue;
@@ -98,6 +99,7 @@ absl::Status ByteFile::Write(int64_t offset, std::span<const std::byte> from) co
     from = from.subspan(put);
     offset += put;
   }
+  sync_file_range(descriptor_, begin, offset - begin, SYNC_FILE_RANGE_WRITE);  // a hint
   return absl::OkStatus();
 }
 

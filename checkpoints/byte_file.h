@@ -26,7 +26,8 @@ class ByteFile {
   int64_t size() const { return size_; }
   // Fills `to` from byte `offset`; DataLoss if the file ends before.
   absl::Status Read(int64_t offset, std::span<std::byte> to) const;
-  // ResourceExhausted if there is no space left. Not synced: FileSystem::Sync does that.
+  // ResourceExhausted if there is no space left. The disk begins to take it, beside what the caller
+  // does; synced is only what FileSystem::Sync has synced.
   absl::Status Write(int64_t offset, std::span<const std::byte> from) const;
   // Asks the system to forget what it holds of the file in memory: the next read meets the disk.
   void DropCache() const;

@@ -1,6 +1,7 @@
 #include "checkpoints/shard_file.h"
 
 #include <algorithm>
+#include <future>
 #include <map>
 #include <set>
 
@@ -174,10 +175,13 @@ absl::StatusOr<ShardContent> WriteBoxes(const std::string& directory, const Chec
                                     [&](const StoredBox& box) { return box.box == piece.box; });
     CHECK(place != tensor.boxes.end()) << piece.path() << " " << piece.box.ToString();
     const std::span bytes(data[i], static_cast<size_t>(piece.tensor.bytes()));
+    // Beside the writing, which takes as long.
+    std::future<std::string> hash =
+        std::async(std::launch::async, [bytes] { return Hash128(bytes); });
     RETURN_IF_ERROR(file.Write(place->offset, bytes));
     StoredBox stored = *place;
     stored.dataset = DatasetName(info, tensor, stored.box);
-    stored.hash = Hash128(bytes);
+    stored.hash = hash.get();
     tensors.Entry(TensorOf(piece)).boxes.push_back(std::move(stored));
   }
   RETURN_IF_ERROR(FileSystem::Get().Sync(path));
