@@ -24,7 +24,8 @@ absl::Status Run(const std::string& from, const std::string& to, int ranks, Verb
                    {"bytes", bytes}};
   if (!output.json) {
     std::cout << StrCat("wrote ", to, ": step ", checkpoint.info().step, " of ",
-                        checkpoint.directory(), " in ", ranks, " shards\n");
+                        checkpoint.directory(), " in ", ranks,
+                        ranks == 1 ? " shard\n" : " shards\n");
   }
   return absl::OkStatus();
 }
