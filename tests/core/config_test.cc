@@ -89,6 +89,15 @@ INSTANTIATE_TEST_SUITE_P(
         ErrorCase{"[[data.train]]\npth = \"a\"",
                   "run.toml:2: data.train.pth: unknown key; did you mean 'path'?"}));
 
+TEST(Config, WhatNoKeyBeginsWithIsReportedWithItsLine) {
+  for (const char* text : {"[run]\n[!model]\n", "[run]\n[[ \x01]]\n", "[run]\n\u019a = 1\n",
+                           "[run]\nname\u00e9 = 1\n", "[run]\na = \u3042\n"}) {
+    const absl::Status status = ConfigTable::Parse(text, "a.toml").status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << text << status;
+    EXPECT_NE(status.message().find("a.toml:2: not TOML: "), std::string::npos) << status;
+  }
+}
+
 TEST(Config, ReportsEveryMistakeOnce) {
   const ConfigTable root = Parsed("[model]\nlayers = \"a\"\nnam = 1\ngate = 0\n[x]\n");
   ASSERT_FALSE(ReadAll(root).ok());
