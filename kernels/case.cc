@@ -173,11 +173,17 @@ const Documents& CaseContext::documents(const std::string& sequence) {
   return *documents_;
 }
 
+void CaseContext::ShareRows(const Documents& documents, StateLink& link) {
+  documents_ = std::make_unique<Documents>(documents);
+  link_ = &link;
+}
+
 CaseResult RunCase(const OpCase& op_case, const CaseData& data, Stream& stream, DType dtype,
                    const RunOptions& options) {
   Tape tape(stream);
   CaseContext context(data, tape, dtype);
   context.set_uses(options.uses);
+  if (options.link != nullptr) context.ShareRows(*options.documents, *options.link);
   CaseResult result;
   std::vector<Tape::Seed> seeds;
   for (int use = 0; use < options.uses; ++use) {

@@ -14,6 +14,7 @@
 
 #include "core/tape.h"
 #include "kernels/documents.h"
+#include "kernels/scan.h"
 
 namespace lt2 {
 
@@ -65,6 +66,11 @@ class CaseContext {
   // …].
   Var FlatIn(const std::string& input);
   const Documents& documents(const std::string& sequence);
+  // Not null: the inputs are a part of longer rows, of which there are no initial and final states.
+  StateLink* link() const { return link_; }
+  FinalStates final_states() const { return link_ ? FinalStates::kNone : FinalStates::kAll; }
+  // The part's documents, and the link.
+  void ShareRows(const Documents& documents, StateLink& link);
 
   // How often `run` will be called with this context (before the first Weight).
   void set_uses(int uses) { uses_ = uses; }
@@ -87,6 +93,7 @@ class CaseContext {
   std::map<std::string, std::unique_ptr<Param>> weights_;
   std::map<std::pair<std::string, int64_t>, std::unique_ptr<Param>> parts_;  // by input and row
   std::unique_ptr<Documents> documents_;
+  StateLink* link_ = nullptr;
 };
 
 struct OpCase {
@@ -113,6 +120,9 @@ struct RunOptions {
   // How often the operator is applied to the same inputs on one tape: gradients come out as many
   // times as large, if every kernel adds where it must.
   int uses = 1;
+  // CaseContext::ShareRows, if both are there.
+  const Documents* documents = nullptr;
+  StateLink* link = nullptr;
 };
 // Runs forward, and backward from the cotangents. Cotangents missing from `data` are drawn from its
 // name, so that two runs agree. On kMeta the arrays have shapes and no values.

@@ -10,6 +10,7 @@
 #include "core/hdf5.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
+#include "launch/shared_answers.h"
 #include "model/mixers/registry.h"
 #include "parallel/layout.h"
 #include "parallel/tensor_shard.h"
@@ -82,10 +83,11 @@ Allowed AllowedIn(DType dtype) {
 // Several roundings one after another.
 double AllowedOfLayer(DType dtype) { return dtype == DType::kBF16 ? 4e-2 : 1e-4; }
 
-void RunOperator(const OpCase& op_case, const CaseData& data, Device device, DType dtype,
+void RunOperator(const OpCase& op_case, const CaseData& data, Device device, DType dtype, int cp,
                  KnownAnswerResult* result) {
   Stream stream{.device = device};
-  const CaseResult got = RunCase(op_case, data, stream, dtype);
+  const CaseResult got =
+      cp == 1 ? RunCase(op_case, data, stream, dtype) : RunShared(op_case, data, cp, dtype);
   const Allowed allowed = AllowedIn(dtype);
   Compare(got.outputs, data.outputs, "", allowed.output, &result->rows);
   Compare(got.grads, data.grads, "grad ", allowed.gradient, &result->rows);
@@ -318,17 +320,15 @@ absl::StatusOr<KnownAnswerResult> CheckKnownAnswer(const std::string& path, Devi
     RETURN_IF_ERROR(CheckLayer(layer, device, dtype, mesh, &result));
     return result;
   }
-  if (mesh.size() > 1) {
-    result.skipped = "ranks share whole layers";
-    return result;
-  }
   const OpCase* op_case = FindOpCase(op);
   if (op_case == nullptr) {
     result.skipped = StrCat("no operator '", op, "' in this version");
     return result;
   }
   ASSIGN_OR_RETURN(const CaseData data, ReadCase(file, op, result.name));
-  RunOperator(*op_case, data, device, dtype, &result);
+  if (mesh.tp > 1 && mesh.cp == 1) result.skipped = "tp ranks divide whole layers";
+  if (mesh.cp > 1) result.skipped = WhyNotShared(data, mesh.cp);
+  if (result.skipped.empty()) RunOperator(*op_case, data, device, dtype, mesh.cp, &result);
   return result;
 }
 

@@ -28,7 +28,7 @@ struct KnownAnswerResult {
 
 // DataLoss or InvalidArgument naming the file if it cannot be read as known answers. Only float32
 // and float64 on host backends. mesh: its cp and tp ranks, threads of this process on the CPU,
-// share a layer's tokens and heads; its other axes are 1.
+// share a layer's tokens and heads, and the cp ranks an operator's tokens; its other axes are 1.
 absl::StatusOr<KnownAnswerResult> CheckKnownAnswer(const std::string& path, Device device,
                                                    DType dtype, const Mesh& mesh = {});
 

@@ -85,7 +85,7 @@ Verb SelftestVerb() {
             app.add_option("--dtype", flags->dtype, "fp32, fp64 (CPU) or bf16 (GPU)")
                 ->check(CLI::IsMember({"fp32", "fp64", "bf16"}));
             app.add_option("--mesh", flags->mesh,
-                           "ranks that share a layer's tokens and heads: cp=2,tp=2");
+                           "ranks that share tokens and a layer's heads: cp=2,tp=2");
             AddDeviceFlag(app, &flags->device);
             return [flags](VerbOutput& output) { return RunSelftest(*flags, output); };
           }};

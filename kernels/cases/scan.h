@@ -35,6 +35,11 @@ inline HostArray LogDecays(uint64_t seed, const Shape& shape, CaseDecay decay, d
   return g;
 }
 
+inline std::map<std::string, Var> ScanResults(const ScanOutputs& out) {
+  if (!out.final_state_DGKV.value.defined()) return {{"o", out.o_NGV}};
+  return {{"o", out.o_NGV}, {"final_state", out.final_state_DGKV}};
+}
+
 // All but the gates.
 inline CaseData ScanCase(const std::string& op, uint64_t seed, const ScanCaseSizes& n) {
   CaseData data{.op = op, .attributes = {{"scale", 1 / std::sqrt(static_cast<double>(n.k))}}};

@@ -13,9 +13,8 @@ std::map<std::string, Var> Run(CaseContext& c) {
   }
   if (c.Has("log_gamma")) in.log_gamma_G = c.Value("log_gamma");
   if (c.Has("initial_state")) in.initial_state_DGKV = c.In("initial_state");
-  const ScanOutputs out =
-      ScanAdditive(c.tape(), in, c.Number("scale"), c.documents("q"), FinalStates::kAll);
-  return {{"o", out.o_NGV}, {"final_state", out.final_state_DGKV}};
+  return ScanResults(
+      ScanAdditive(c.tape(), in, c.Number("scale"), c.documents("q"), c.final_states(), c.link()));
 }
 
 CaseData Instance(const std::string& op, uint64_t seed, const ScanCaseSizes& n) {

@@ -48,9 +48,8 @@ std::map<std::string, Var> Run(CaseContext& c) {
     (g.shape().rank() == 3 ? in.g_NGK : in.g_NG) = g;
   }
   if (c.Has("initial_state")) in.initial_state_DGKV = c.In("initial_state");
-  const ScanOutputs out =
-      ScanDelta(c.tape(), in, c.Number("scale"), c.documents("q"), FinalStates::kAll);
-  return {{"o", out.o_NGV}, {"final_state", out.final_state_DGKV}};
+  return ScanResults(
+      ScanDelta(c.tape(), in, c.Number("scale"), c.documents("q"), c.final_states(), c.link()));
 }
 
 OpCase Case(Rule rule) {

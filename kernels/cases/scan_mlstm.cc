@@ -70,8 +70,9 @@ std::map<std::string, Var> Run(CaseContext& c) {
     in.initial_state_DHKW = c.In("initial_state");
     in.initial_max_DH = c.Value("initial_max");
   }
-  return {{"o",
-           ScanMlstm(c.tape(), in, c.Number("scale"), c.documents("q"), FinalStates::kNone).o_NHV}};
+  return {{"o", ScanMlstm(c.tape(), in, c.Number("scale"), c.documents("q"), FinalStates::kNone,
+                          c.link())
+                    .o_NHV}};
 }
 
 }  // namespace

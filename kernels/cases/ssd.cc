@@ -27,8 +27,7 @@ std::map<std::string, Var> Run(CaseContext& c) {
   if (c.Has("initial_state")) in.initial_state_DHKP = c.In("initial_state");
   const SsdParams params{
       .A_log_H = c.Weight("A_log"), .D_H = c.Weight("D"), .dt_bias_H = c.Weight("dt_bias")};
-  const ScanOutputs out = Ssd(c.tape(), in, params, c.documents("x"), FinalStates::kAll);
-  return {{"o", out.o_NGV}, {"final_state", out.final_state_DGKV}};
+  return ScanResults(Ssd(c.tape(), in, params, c.documents("x"), c.final_states(), c.link()));
 }
 
 }  // namespace
