@@ -61,6 +61,7 @@ StepOptions DescribedStep(const RunConfig& config, const Mesh& mesh, Device devi
                       .optimizer = config.optimizer,
                       .zero = static_cast<int>(config.parallel.zero),
                       .state_exchange = config.parallel.state_exchange,
+                      .row_tiles = static_cast<int>(config.parallel.row_tiles),
                       .sequence_parallel = config.parallel.sequence_parallel,
                       .pipeline = config.parallel.pipeline,
                       .rebuild = dtype == DType::kBF16 ? Rebuild::kCheap : Rebuild::kNothing,
@@ -80,6 +81,10 @@ StepOptions DescribedStep(const RunConfig& config, const Mesh& mesh, Device devi
 absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& mesh, Device device,
                                            int64_t max_documents, Communicator& world) {
   if (device.backend == Backend::kCuda) {
+    if (config.parallel.row_tiles > 1) {
+      return absl::InvalidArgumentError(
+          "parallel.row_tiles: works on CPUs; use --device cpu, or set it to 1");
+    }
     if (config.parallel.precision == Precision::kFp64) {
       return absl::InvalidArgumentError(
           "parallel.precision: GPUs compute in fp32 or bf16; use --device cpu for fp64");

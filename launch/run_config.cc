@@ -13,6 +13,7 @@ namespace {
 
 constexpr double kMostTokens = 9e15;       // every count stays exact
 constexpr double kMostActivations = 1e15;  // numbers of one micro-batch
+constexpr int64_t kMostTilesNamed = 64;
 
 // `[model] preset = NAME`: the [model] of that preset behind what is written here.
 void MergeModelPreset(ConfigTable model) {
@@ -147,6 +148,17 @@ absl::StatusOr<Mesh> MeshFor(const RunConfig& config, int ranks) {
         StrCat("parallel.cp = ", mesh.cp, ": a micro-batch has ", micro_step,
                " tokens, fewer than one a rank; lower parallel.cp to ", micro_step,
                " or less, or raise data.sequence or batch.micro_batch"));
+  }
+  if (micro_step % config.parallel.row_tiles != 0) {
+    std::string allowed = "1";
+    for (int64_t tiles = 2; tiles <= std::min<int64_t>(micro_step, kMostTilesNamed); ++tiles) {
+      const bool fits = micro_step % tiles == 0 && tiles % mesh.cp == 0;
+      if (fits) StrAppend(&allowed, ", ", tiles);
+    }
+    return absl::InvalidArgumentError(StrCat(
+        "parallel.row_tiles = ", config.parallel.row_tiles, ": a micro-batch of ", micro_step,
+        " tokens cannot be cut into as many equal tiles; parallel.cp = ", mesh.cp, " allows ",
+        allowed));
   }
   return mesh;
 }

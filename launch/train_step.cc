@@ -23,18 +23,23 @@ TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, const RankGro
               options.device),
       model_(options.model, {.ranks = mesh.tp, .sequence = options.sequence_parallel},
              {.stage = groups.pp->rank(), .stages = mesh.pp}),
-      layout_(Layout(model_.params().specs(), mesh, options.zero, {}, groups.tp->rank())),
+      layout_(Layout(model_.params().specs(), mesh, options.zero,
+                     {.first_of_row = options.row_tiles > 1}, groups.tp->rank())),
       losses_(Tensor::Zeros({model_.loss_sums() + 1}, DType::kF64, options.device)),
       sums_(losses_.Rows(0, model_.loss_sums())),
       auxiliary_(losses_.Rows(model_.loss_sums(), model_.loss_sums() + 1)) {
   LanguageModel whole(options.model);
   has_auxiliary_losses_ = whole.has_auxiliary_losses();
   if (mesh.pp > 1) pipelined_ = MakePipelined(whole, groups);
-  for (int64_t m = 0; m < (pipelined_ ? options.micro_batches : 1); ++m) {
-    batches_.push_back(std::make_unique<LoadedBatch>(*groups.cp, tokens_per_micro_batch(),
+  const auto add_batch = [&](Communicator& cp) {
+    batches_.push_back(std::make_unique<LoadedBatch>(cp, tokens_per_micro_batch(),
                                                      options.max_documents, options.device,
                                                      options.state_exchange));
-  }
+  };
+  if (options.row_tiles > 1) tiles_ = TilesHere(*groups.cp, options.row_tiles);
+  for (const auto& tile : tiles_) add_batch(*tile);
+  const int64_t batches = pipelined_ ? options.micro_batches : tiles_.empty();
+  for (int64_t m = 0; m < batches; ++m) add_batch(*groups.cp);
   if (mesh.tp > 1) {
     tensor_ =
         std::make_unique<TensorShard>(*groups.tp, options.sequence_parallel, batches_[0]->tokens());
@@ -51,6 +56,9 @@ TrainStep::TrainStep(const StepOptions& options, const Mesh& mesh, const RankGro
     param->BindMaster(Tensor::Zeros(shape, master, options.device));
   }
   reducer_ = std::make_unique<Reducer>(params, layout_, groups);
+  if (!tiles_.empty()) {
+    turns_ = std::make_unique<GradientTurns>(params, *groups.replicas, mesh.cp);
+  }
   optimizer_ = std::make_unique<Optimizer>(params, layout_, groups, *reducer_,
                                            std::make_unique<AdamWRule>(options.optimizer),
                                            options.optimizer);
@@ -71,8 +79,15 @@ void TrainStep::Begin(bool diagnose) {
 }
 
 void TrainStep::BeginGradients() {
+  std::vector<int> uses = model_.UsesPerMicroBatch();
+  int rounds = static_cast<int>(options_.micro_batches);
+  if (turns_) {
+    // In each tile of each micro-batch, and when the sum is handed on.
+    for (int& use : uses) use = use * rounds * static_cast<int>(tiles_.size()) + 1;
+    rounds = 1;
+  }
   optimizer_->GatherValues(/*again=*/graphs_.recording());
-  reducer_->BeginStep(model_.UsesPerMicroBatch(), static_cast<int>(options_.micro_batches));
+  reducer_->BeginStep(uses, rounds);
   losses_.Zero();
 }
 
@@ -82,8 +97,8 @@ void TrainStep::MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics) {
       << "Begin was not told of diagnostics";
   const int64_t at = micro_batch_++;
   const bool first = at == 0, last = micro_batch_ == options_.micro_batches;
-  batches_[pipelined_ ? at : 0]->Load(batch);
   if (pipelined_) {
+    batches_[at]->Load(batch);
     if (diagnostics != nullptr) {
       pipelined_->diagnostics = diagnostics;
       pipelined_->diagnosed = at;
@@ -91,6 +106,7 @@ void TrainStep::MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics) {
     if (last) RunStages();
     return;
   }
+  for (const auto& part : batches_) part->Load(batch);
   graphs_.Run((first ? kFirst : 0) + (last ? kLast : 0), [&] {
     if (first) BeginGradients();
     ForwardBackward(diagnostics);
@@ -116,18 +132,42 @@ ForwardOptions TrainStep::TrainingOptionsFor(const LoadedBatch& batch,
 void TrainStep::ForwardBackward(LoopDiagnostics* diagnostics) {
   Tape tape(stream_);
   tape.set_rebuild(options_.rebuild);
-  const LoadedBatch& batch = *batches_[0];
-  LanguageModel::Loss loss;
+  std::vector<Tape::Seed> seeds;
   {
     TraceRange range("forward");
-    loss = model_.Forward(tape, batch.ids_N(), batch.targets_N(), batch.documents(),
-                          TrainingOptionsFor(batch, diagnostics));
-    AccumulateInto(stream_, sums_, loss.sums.value);
-    for (const Var& own : loss.auxiliary) AccumulateInto(stream_, auxiliary_, own.value);
+    for (size_t part = 0; part < batches_.size(); ++part) {
+      for (Tape::Seed& seed : Forward(tape, part, diagnostics)) seeds.push_back(std::move(seed));
+    }
   }
   if (forward_done_) forward_done_();
   TraceRange range("backward");
-  tape.Backward(model_.Seeds(loss, options_.optimizer.z_loss));
+  const bool last = micro_batch_ == options_.micro_batches;
+  if (turns_) turns_->Take(/*first_backward=*/micro_batch_ == 1);
+  tape.Backward(std::move(seeds));
+  if (!turns_) return;
+  turns_->HandOn(last);
+  if (!last) return;
+  for (Param* param : model_.params().all()) param->Arrive();
+}
+
+std::vector<Tape::Seed> TrainStep::Forward(Tape& tape, size_t part, LoopDiagnostics* diagnostics) {
+  const LoadedBatch& batch = *batches_[part];
+  ForwardOptions options = TrainingOptionsFor(batch, turns_ ? nullptr : diagnostics);
+  if (turns_) options.z_loss = {};  // all gradients are made in the backward
+  const LanguageModel::Loss loss =
+      model_.Forward(tape, batch.ids_N(), batch.targets_N(), batch.documents(), std::move(options));
+  const Tensor losses =
+      turns_ ? Tensor::Zeros(losses_.shape(), DType::kF64, options_.device) : losses_;
+  const int64_t sums = sums_.size();
+  AccumulateInto(stream_, losses.Rows(0, sums), loss.sums.value);
+  for (const Var& own : loss.auxiliary) {
+    AccumulateInto(stream_, losses.Rows(sums, sums + 1), own.value);
+  }
+  if (turns_) {
+    SumOverTiles(stream_, *tiles_[part], losses);
+    AccumulateInto(stream_, losses_, losses);
+  }
+  return model_.Seeds(loss, options_.optimizer.z_loss);
 }
 
 // Jobs are ordered for what they cost: a stage's share of a loop three times over, and the head.
@@ -216,10 +256,12 @@ StepReport TrainStep::Finish(StepInput input) {
 TrainStep::Score TrainStep::Evaluate(std::span<const Batch> batches) {
   optimizer_->WaitForValues();
   Score score;
-  const size_t at_once = batches_.size();
+  const size_t at_once = pipelined_ ? batches_.size() : 1;
   for (size_t first = 0; first < batches.size(); first += at_once) {
     const size_t count = std::min(at_once, batches.size() - first);
-    for (size_t m = 0; m < count; ++m) batches_[m]->Load(batches[first + m]);
+    for (size_t part = 0; part < (pipelined_ ? count : batches_.size()); ++part) {
+      batches_[part]->Load(batches[pipelined_ ? first + part : first]);
+    }
     graphs_.RunApart([&] {
       const Tensor sums = pipelined_ ? EvaluateStages(count) : EvaluateAlone();
       if (sums.on_meta()) return;
@@ -232,9 +274,16 @@ TrainStep::Score TrainStep::Evaluate(std::span<const Batch> batches) {
 }
 
 Tensor TrainStep::EvaluateAlone() {
-  const LoadedBatch& batch = *batches_[0];
-  return model_.Evaluate(stream_, batch.ids_N(), batch.targets_N(), batch.documents(),
-                         OptionsFor(batch));
+  Tensor all;
+  for (size_t part = 0; part < batches_.size(); ++part) {
+    const LoadedBatch& batch = *batches_[part];
+    const Tensor sums = model_.Evaluate(stream_, batch.ids_N(), batch.targets_N(),
+                                        batch.documents(), OptionsFor(batch));
+    if (turns_) SumOverTiles(stream_, *tiles_[part], sums);
+    if (all.defined()) AccumulateInto(stream_, sums, all);
+    all = sums;
+  }
+  return all;
 }
 
 }  // namespace lt2

@@ -17,6 +17,7 @@
 #include "model/model_stage.h"
 #include "parallel/optimizer.h"
 #include "parallel/reducer.h"
+#include "parallel/row_tiles.h"
 
 namespace lt2 {
 
@@ -25,8 +26,9 @@ struct StepOptions {
   OptimizerConfig optimizer;
   int zero = 1;
   StateExchange state_exchange = StateExchange::kAuto;  // context parallel
-  bool sequence_parallel = false;                       // tensor parallel
-  Pipeline pipeline = Pipeline::kRing;                  // where there are stages
+  int row_tiles = 1;  // > 1: the same bits for every cp that divides it; one stage, on a CPU
+  bool sequence_parallel = false;       // tensor parallel
+  Pipeline pipeline = Pipeline::kRing;  // where there are stages
   RecomputePolicy recompute = RecomputePolicy::kNone;
   Rebuild rebuild = Rebuild::kNothing;  // at least, in backward
   DType dtype = DType::kF32;            // of activations and of what matrix products read
@@ -57,7 +59,7 @@ class TrainStep {
   // Forward and backward of micro_batch windows, StepOptions::micro_batches times a step; the last
   // reduces, and in a pipeline does all the work. Ranks along cp, tp and pp get the same batch and
   // take their tokens of it. On kMeta the batch is not read. Diagnostics, of one micro-batch, are
-  // complete after the last on ranks of stage 0.
+  // complete after the last on ranks of stage 0. None are taken of rows in tiles.
   void MicroBatch(const Batch& batch, LoopDiagnostics* diagnostics = nullptr);
   // Called whenever a forward is done and its backward has not begun.
   void OnForwardDone(std::function<void()> observer) { forward_done_ = std::move(observer); }
@@ -89,6 +91,7 @@ class TrainStep {
   // Of a step, its first and its last micro-batch.
   void BeginGradients();
   void ForwardBackward(LoopDiagnostics* diagnostics);
+  std::vector<Tape::Seed> Forward(Tape& tape, size_t part, LoopDiagnostics* diagnostics);
 
   // Where stages share the blocks.
   struct Pipelined {
@@ -115,9 +118,12 @@ class TrainStep {
   LayoutTable layout_;
   std::unique_ptr<Reducer> reducer_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<Pipelined> pipelined_;               // null: all layers are here
-  std::vector<std::unique_ptr<LoadedBatch>> batches_;  // one, or all of a pipeline's step
-  std::unique_ptr<TensorShard> tensor_;                // null: all of every layer is here
+  std::unique_ptr<Pipelined> pipelined_;              // null: all layers are here
+  std::vector<std::unique_ptr<Communicator>> tiles_;  // none: rows are not cut into tiles
+  std::unique_ptr<GradientTurns> turns_;              // of tiles
+  // One, all of a pipeline's step, or one in tiles.
+  std::vector<std::unique_ptr<LoadedBatch>> batches_;
+  std::unique_ptr<TensorShard> tensor_;  // null: all of every layer is here
   // F64, of the step so far: sums of the model's losses, then the mixers' own.
   Tensor losses_, sums_, auxiliary_;
   int64_t micro_batch_ = 0;            // of this step, how many have run

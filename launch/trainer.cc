@@ -225,7 +225,8 @@ absl::Status Trainer::Steps() {
   while (state_.step < last && !result_.stopped) {
     StepMetrics metrics;
     const bool log = (state_.step + 1) % log_every == 0 || state_.step + 1 == last;
-    const StepReport report = OneStep(batch, log, metrics);
+    const bool diagnose = log && step_->options().row_tiles == 1;
+    const StepReport report = OneStep(batch, diagnose, metrics);
     ReportStep(report, metrics);
     if (log) {
       LogInfo(

@@ -157,6 +157,10 @@ class Communicator {
   // Root's string, at every rank.
   std::string BroadcastString(std::string_view text, int root = 0);
 
+  // Whether ranks take turns, from the first to the last and back: all that a rank may do is to
+  // hear from one neighbour and to tell the other (parallel/row_tiles.h).
+  virtual bool in_turn() const { return false; }
+
   // A group of the ranks that gave the same color, ordered by (key, rank). Blocks.
   virtual std::unique_ptr<Communicator> Split(int color, int key, std::string_view name) = 0;
 

@@ -41,8 +41,12 @@ class ContextShard {
   // The tokens here, which are the queries, and up to `reach` before them; how many those are on a
   // rank.
   const Documents& context(int64_t reach);
-  // All tokens of the row; the queries are those here.
-  const Documents& row() { return DocumentsOf(0, row_tokens_, begin(), begin() + tokens()); }
+  // What GatherTokens brings: all tokens of the row, or where ranks take turns those up to the last
+  // one here. The queries are those here.
+  const Documents& row() {
+    const int64_t end = begin() + tokens();
+    return DocumentsOf(0, cp_.in_turn() ? end : row_tokens_, begin(), end);
+  }
 
   // For queries that are shared out so that all ranks see as many keys (MirrorHalves): the first
   // half() of a rank's tokens stay with it, the others go to mirror(). All tokens of the row; the
@@ -50,7 +54,7 @@ class ContextShard {
   int mirror() const { return cp_.size() - 1 - cp_.rank(); }
   int64_t half() const { return Half(cp_.rank()); }
   // Whether that is to be done: there is somebody to share with, and no half is empty.
-  bool halves() const { return cp_.size() > 1 && row_tokens_ >= 2 * cp_.size(); }
+  bool halves() const { return cp_.size() > 1 && row_tokens_ >= 2 * cp_.size() && !cp_.in_turn(); }
   const Documents& first_half() { return DocumentsOf(0, row_tokens_, begin(), begin() + half()); }
   const Documents& mirrored_half() {
     return DocumentsOf(0, row_tokens_, Begin(mirror()) + Half(mirror()), Begin(mirror() + 1));

@@ -51,53 +51,65 @@ struct Cut {
 
 using Cuts = std::vector<Cut>;  // where the holders' shards end
 
-// Cuts one bucket among its holders.
+// Cuts one bucket among its holders: the first of every `sharing`, with those that hold copies.
 class Cutter {
  public:
-  Cutter(LayoutTable& table, Bucket& bucket, int holders, bool whole_parameters)
-      : table_(table), bucket_(bucket), holders_(holders), whole_parameters_(whole_parameters) {}
+  Cutter(LayoutTable& table, Bucket& bucket, int holders, int sharing, bool whole_parameters)
+      : table_(table),
+        bucket_(bucket),
+        owners_(holders / sharing),
+        sharing_(sharing),
+        whole_parameters_(whole_parameters) {}
 
   // Notes each holder's rows with the parameters.
   void Run() {
     Cut from;
-    for (const Cut& to : Choose()) {
-      const int rank = static_cast<int>(bucket_.shard_counts.size());
-      bucket_.shard_counts.push_back(to.offset - from.offset);
-      for (size_t i = from.param; i < bucket_.params.size() && i <= to.param; ++i) {
-        const Box& held = HeldAt(i);
-        const int64_t rows = LeadingExtent(held.extent);
-        const int64_t first = i == from.param ? from.row : 0;
-        const int64_t last = i == to.param ? to.row : rows;
-        if (first >= last) continue;
-        table_.entries[bucket_.params[i]].owners.push_back(
-            {rank, RowsOfBox(held, first, last), held.size() / rows * first});
-      }
-      from = to;
+    const Cuts cuts = Choose();
+    for (int owner = 0; owner < owners_; ++owner) {
+      Give(from, cuts[owner]);
+      from = cuts[owner];
+      if ((owner + 1) % bucket_.copies > 0) continue;
+      for (int none = (sharing_ - 1) * bucket_.copies; none > 0; --none) Give(from, from);
     }
   }
 
  private:
+  // To the next holder.
+  void Give(const Cut& from, const Cut& to) {
+    const int rank = static_cast<int>(bucket_.shard_counts.size());
+    bucket_.shard_counts.push_back(to.offset - from.offset);
+    for (size_t i = from.param; i < bucket_.params.size() && i <= to.param; ++i) {
+      const Box& held = HeldAt(i);
+      const int64_t rows = LeadingExtent(held.extent);
+      const int64_t first = i == from.param ? from.row : 0;
+      const int64_t last = i == to.param ? to.row : rows;
+      if (first >= last) continue;
+      table_.entries[bucket_.params[i]].owners.push_back(
+          {rank, RowsOfBox(held, first, last), held.size() / rows * first});
+    }
+  }
+
   const Box& HeldAt(size_t i) const { return table_.entries[bucket_.params[i]].held; }
 
   // Equal shards if at most a 64th of padding makes them so.
   Cuts Choose() {
-    const int64_t least = Aligned((bucket_.elements + holders_ - 1) / holders_);
-    for (int64_t shard = least; shard * holders_ <= bucket_.elements + bucket_.elements / 64;
+    const int64_t least = Aligned((bucket_.elements + owners_ - 1) / owners_);
+    for (int64_t shard = least; shard * owners_ <= bucket_.elements + bucket_.elements / 64;
          shard += kAlign) {
       Cuts cuts = At([shard](int rank) { return shard * (rank + 1); });
       const bool even = std::ranges::all_of(cuts, [&, end = int64_t{0}](const Cut& cut) mutable {
         return cut.offset == (end += shard);
       });
       if (!even) continue;
-      bucket_.elements = shard * holders_;
+      bucket_.elements = shard * owners_;
       return cuts;
     }
-    return At([&](int rank) { return bucket_.elements * (rank + 1) / holders_; });
+    return At([&](int rank) { return bucket_.elements * (rank + 1) / owners_; });
   }
 
   Cuts At(const std::function<int64_t(int rank)>& ideal) const {
     Cuts cuts;
-    for (int rank = 0; rank < holders_; ++rank) cuts.push_back(Nearest(ideal(rank)));
+    for (int rank = 0; rank < owners_; ++rank) cuts.push_back(Nearest(ideal(rank)));
     return cuts;
   }
 
@@ -121,7 +133,7 @@ class Cutter {
 
   LayoutTable& table_;
   Bucket& bucket_;
-  const int holders_;
+  const int owners_, sharing_;
   const bool whole_parameters_;
 };
 
@@ -186,7 +198,8 @@ LayoutTable Layout(std::span<const ParamSpec> specs, const Mesh& mesh, int zero,
   SortByCompletion(table);
   for (Bucket& bucket : table.buckets) {
     const int holders = mesh.replicas() * bucket.copies * (bucket.across_stages ? mesh.pp : 1);
-    Cutter(table, bucket, holders, options.whole_parameters).Run();
+    const int sharing = options.first_of_row ? mesh.cp : 1;
+    Cutter(table, bucket, holders, sharing, options.whole_parameters).Run();
   }
   return table;
 }

@@ -25,6 +25,9 @@ struct LayoutOptions {
   int64_t bucket_elements = 0;
   // Cut between parameters only, for update rules that need whole matrices.
   bool whole_parameters = false;
+  // Of ranks that share a row of tokens only the first owns anything, so that norms add up in the
+  // same order for any number of them.
+  bool first_of_row = false;
 };
 
 // Rows of what is held of a parameter that one rank owns: it updates (ZeRO >= 1), counts in norms

@@ -27,6 +27,19 @@ void ReadAxis(const ConfigTable& table, const char* key, int64_t* extent) {
   *extent = 1;
 }
 
+void CheckTiles(const ConfigTable& table, const ParallelConfig& config) {
+  if (config.row_tiles == 1) return;
+  if (config.row_tiles % config.cp != 0) {
+    table.AddError("row_tiles",
+                   StrCat(config.row_tiles, " tiles cannot be shared by parallel.cp = ", config.cp,
+                          " ranks; set a multiple of it, or 1"));
+  }
+  if (config.pp > 1 || config.zero > 1) {
+    table.AddError("row_tiles",
+                   "needs all layers and all gradients on a rank: parallel.pp = 1, zero = 0 or 1");
+  }
+}
+
 }  // namespace
 
 const char* Name(Precision precision) { return kPrecisions[static_cast<int>(precision)].c_str(); }
@@ -45,6 +58,8 @@ ParallelConfig ParallelConfig::Read(const ConfigTable& table) {
   }
   config.state_exchange =
       static_cast<StateExchange>(table.ReadChoice("state_exchange", kExchanges, 0));
+  ReadAxis(table, "row_tiles", &config.row_tiles);
+  CheckTiles(table, config);
   table.Read("sequence_parallel", &config.sequence_parallel);
   if (config.sequence_parallel && config.tp == 1) {
     table.AddError("sequence_parallel", "needs ranks that share layers: parallel.tp > 1");
@@ -68,6 +83,7 @@ void ParallelConfig::Write(ConfigTable* table) const {
   table->Set("pp", pp);
   table->Set("zero", zero);
   table->Set("state_exchange", std::string_view(kExchanges[static_cast<int>(state_exchange)]));
+  table->Set("row_tiles", row_tiles);
   table->Set("sequence_parallel", sequence_parallel);
   table->Set("pipeline", std::string_view(kPipelines[static_cast<int>(pipeline)]));
   table->Set("recompute", std::string_view(Name(recompute)));

@@ -20,6 +20,7 @@ struct ParallelConfig {
   int64_t tp = 1, cp = 1, pp = 1;
   int64_t zero = 1;
   StateExchange state_exchange = StateExchange::kAuto;
+  int64_t row_tiles = 1;  // 1: results have roundings of their own for each cp; else RowTiles
   bool sequence_parallel = false;
   Pipeline pipeline = Pipeline::kRing;
   RecomputeChoice recompute = RecomputeChoice::kNone;

@@ -69,6 +69,7 @@ Tensor Rows3(const Tensor& first, const Tensor& second, const Tensor& third) {
 }  // namespace
 
 StateExchange ChosenExchange(StateExchange asked, const Communicator& cp) {
+  if (cp.in_turn()) return StateExchange::kChain;
   if (asked != StateExchange::kAuto) return asked;
   const bool far = cp.local_size() < cp.size() || cp.size() > kManyRanks;
   return far ? StateExchange::kChain : StateExchange::kGather;

@@ -31,7 +31,7 @@ namespace lt2 {
 enum class StateExchange : uint8_t { kAuto, kGather, kChain };
 
 // kAuto: the chain where ranks are on several hosts, or more than 16: there bytes cost more than
-// steps.
+// steps. Ranks that take turns always have the chain.
 StateExchange ChosenExchange(StateExchange asked, const Communicator& cp);
 
 class StatePassing final : public StateLink {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/elementwise.h"
+#include "parallel/token_passing.h"
 
 namespace lt2 {
 namespace {
@@ -98,6 +99,7 @@ std::vector<Tensor> ValuesOf(std::span<const Var> x) {
 
 std::vector<Var> LeftContext(Tape& tape, std::span<const Var> x, ContextShard& shard,
                              int64_t reach) {
+  if (shard.cp().in_turn()) return PassContext(tape, x, shard, reach);
   const int64_t begin = shard.begin(), tokens = shard.tokens(), halo = shard.Halo(reach);
   const auto plan = std::make_shared<const HaloPlan>(shard, reach);
   const auto lent = [plan](int other) { return plan->Read(other, plan->rank()); };
@@ -167,6 +169,7 @@ std::vector<Var> LeftContext(Tape& tape, std::span<const Var> x, ContextShard& s
 
 std::vector<Var> GatherTokens(Tape& tape, std::span<const Var> x, ContextShard& shard) {
   Communicator& cp = shard.cp();
+  if (cp.in_turn()) return PassContext(tape, x, shard, shard.row_tokens());
   const int64_t begin = shard.begin(), tokens = shard.tokens(), all = shard.row_tokens();
   const auto counts = [&shard, &cp](const Tensor& of) {
     std::vector<int64_t> elements;

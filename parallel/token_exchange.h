@@ -19,7 +19,8 @@ std::vector<Var> LeftContext(Tape& tape, std::span<const Var> x, ContextShard& s
 // Only the own rows again: [N, …] from [Halo(reach) + N, …].
 Var OwnTokens(Tape& tape, const Var& x, const ContextShard& shard, int64_t reach);
 
-// Of each x [N, …], all rows of the row: [row_tokens, …].
+// Of each x [N, …], all rows of the row: [row_tokens, …]; where ranks take turns those up to the
+// last one here. ContextShard::row() is of the same tokens.
 std::vector<Var> GatherTokens(Tape& tape, std::span<const Var> x, ContextShard& shard);
 
 // Causal attention's balance: of queries x [N, …] a rank keeps the first half and gives the second

@@ -54,7 +54,7 @@ std::string Problem::ToString() const {
   return text;
 }
 
-Problem RandomProblem(int64_t vocab, const Mesh& mesh, uint64_t seed) {
+Problem RandomProblem(int64_t vocab, const Mesh& mesh, uint64_t seed, int tiles) {
   Random random(seed);
   Problem problem{.dp = mesh.dp};
   const bool stages = mesh.pp > 1;
@@ -71,7 +71,7 @@ Problem RandomProblem(int64_t vocab, const Mesh& mesh, uint64_t seed) {
     problem.model.push_back(StrCat("layers=", mesh.pp + random.Of({0, 1})));
   }
   // Shards shorter than a convolution, and such of several chunks.
-  problem.tokens = random.Of<int64_t>({9, 50, 150, 290});
+  problem.tokens = random.Of<int64_t>({9, 50, 150, 290}) / tiles * tiles;
   for (int step = 0; step < kParitySteps; ++step) {
     problem.batches.emplace_back();
     for (int64_t row = 0; row < mesh.dp * problem.micro_batches; ++row) {
@@ -94,6 +94,7 @@ StepOptions OptionsOf(const ModelConfig& model, const Problem& problem, const Me
           .optimizer = {.eps = 1e-2, .weight_decay = 0.1, .z_loss = 1e-3},
           .zero = mesh.zero,
           .state_exchange = mesh.exchange,
+          .row_tiles = mesh.tiles,
           .sequence_parallel = mesh.sequence,
           .pipeline = mesh.pipeline,
           .recompute = problem.recompute,
@@ -219,9 +220,6 @@ Allowed::Slack Allowed::SlackOf(DType dtype) {
   }
 }
 
-Allowed::Allowed(DType dtype, const Trace& want, const Trace& exact)
-    : slack_(SlackOf(dtype)), want_(want), exact_(exact) {}
-
 double Allowed::Loss(int step) const {
   return slack_.loss * std::abs(want_.losses[step]) +
          slack_.own * Distance(want_.losses, exact_.losses);
@@ -263,8 +261,8 @@ void TrainAsRank(const RankGroups& groups, const MeshCase& mesh_case, const Step
   TrainStep step(options, mesh, groups);
   Initialize(step, problem);
   const std::vector<Param*> params = step.model().params().all();
-  const LayoutTable layout =
-      Layout(step.model().params().specs(), mesh, options.zero, {}, groups.tp->rank());
+  const LayoutTable layout = Layout(step.model().params().specs(), mesh, options.zero,
+                                    {.first_of_row = options.row_tiles > 1}, groups.tp->rank());
   static std::mutex one_at_a_time;
   for (int s = 0; s < kParitySteps; ++s) {
     const auto look = [&] {

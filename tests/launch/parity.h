@@ -20,6 +20,7 @@ struct MeshCase {
   StateExchange exchange = StateExchange::kAuto;
   bool sequence = false;  // sequence parallel
   Pipeline pipeline = Pipeline::kRing;
+  int tiles = 1;  // of a row
 };
 inline void PrintTo(const MeshCase& mesh, std::ostream* os) { *os << mesh.name; }
 
@@ -35,7 +36,8 @@ struct Problem {
   std::string ToString() const;
 };
 
-Problem RandomProblem(int64_t vocab, const Mesh& mesh, uint64_t seed);
+// Rows that can be cut into `tiles`.
+Problem RandomProblem(int64_t vocab, const Mesh& mesh, uint64_t seed, int tiles = 1);
 
 // In float64 on a CPU.
 StepOptions OptionsOf(const ModelConfig& model, const Problem& problem, const MeshCase& mesh);
@@ -64,7 +66,10 @@ class Allowed {
   // `exact`: one rank in float64, from which `want` is as far as rounding takes it. In float64
   // nothing but an error can differ by more than the order of sums. Rounded, a mesh may also be
   // some times as far from one rank as that is from float64: some problems amplify rounding.
-  Allowed(DType dtype, const Trace& want, const Trace& exact);
+  Allowed(DType dtype, const Trace& want, const Trace& exact)
+      : Allowed(SlackOf(dtype), want, exact) {}
+  // Nothing: every number of the mesh's is that of `want`.
+  static Allowed Nothing(const Trace& want) { return Allowed(Slack{}, want, want); }
 
   double Loss(int step) const;
   double Norm(int step) const;
@@ -78,6 +83,8 @@ class Allowed {
   struct Slack {
     double loss, norm, reported, gradient, parameter, own;
   };
+  Allowed(const Slack& slack, const Trace& want, const Trace& exact)
+      : slack_(slack), want_(want), exact_(exact) {}
   static Slack SlackOf(DType dtype);
 
   const Slack slack_;

@@ -33,7 +33,9 @@ std::vector<MeshCase> Meshes() {
       {"cp2_tp2_zero1", {.cp = 2, .tp = 2}, 1},
       {"cp2_tp2_sp", {.cp = 2, .tp = 2}, 0, StateExchange::kChain, true},
       {"dp2_tp2_zero2", {.dp = 2, .tp = 2}, 2},
-      {"dp2_tp2_sp_zero1", {.dp = 2, .tp = 2}, 1, StateExchange::kAuto, true}};
+      {"dp2_tp2_sp_zero1", {.dp = 2, .tp = 2}, 1, StateExchange::kAuto, true},
+      {.name = "cp2_tiles4_zero1", .mesh = {.cp = 2}, .zero = 1, .tiles = 4},
+      {.name = "dp2_cp2_tp2_tiles4", .mesh = {.dp = 2, .cp = 2, .tp = 2}, .tiles = 4}};
   for (const auto& [name, pipeline] :
        {std::pair{"ring", Pipeline::kRing}, std::pair{"ring_zb", Pipeline::kRingZb}}) {
     const auto add = [&, pipeline = pipeline, name = name](const std::string& axes,
@@ -73,15 +75,17 @@ class Parity : public testing::TestWithParam<std::tuple<MixerCase, MeshCase>> {
       ASSERT_LT(n, kMostSeeds) << "no problem that rounding leaves alone";
       const int64_t seed = first + n;
       const int64_t vocab = ConfigOf(mixer_case).vocab;
-      const Problem problem = RandomProblem(vocab, mesh_case.mesh, base + seed);
+      const Problem problem = RandomProblem(vocab, mesh_case.mesh, base + seed, mesh_case.tiles);
       SCOPED_TRACE(StrCat("LT2_PARITY_SEED=", seed, ": ", problem.ToString()));
       const TensorSplit split{.ranks = mesh_case.mesh.tp, .sequence = mesh_case.sequence};
       const absl::Status divides = CheckSplit(ConfigOf(mixer_case, problem.model), split);
       if (!divides.ok()) GTEST_SKIP() << divides;
       StepOptions options = OptionsOf(ConfigOf(mixer_case, problem.model), problem, mesh_case);
-      const Trace exact = TrainAlone(options, problem);
-      options.dtype = dtype;
-      const Trace want = dtype == DType::kF64 ? exact : TrainAlone(options, problem);
+      StepOptions alone = options;
+      alone.row_tiles = 1;
+      const Trace exact = TrainAlone(alone, problem);
+      options.dtype = alone.dtype = dtype;
+      const Trace want = dtype == DType::kF64 ? exact : TrainAlone(alone, problem);
       if (!Resolves(want, exact)) continue;
       const Allowed allowed(dtype, want, exact);
       checked = true;

@@ -173,6 +173,27 @@ TEST(RunConfig, TheMeshSharesRowsOfTokens) {
       << thin;
 }
 
+TEST(RunConfig, RowsAreCutIntoTilesThatRanksCanShare) {
+  EXPECT_NE(Refusal({"parallel.row_tiles=4", "parallel.cp=3"})
+                .find("4 tiles cannot be shared by parallel.cp = 3 ranks; set a multiple of it"),
+            std::string::npos);
+  EXPECT_NE(Refusal({"parallel.row_tiles=4", "parallel.pp=2"}).find("parallel.pp = 1"),
+            std::string::npos);
+  const auto with = [](int64_t tiles) {
+    return *ParseRunConfig(kSmall, "small.toml",
+                           {StrCat("parallel.row_tiles=", tiles), "parallel.cp=2"});
+  };
+  const std::unique_ptr<Communicator> alone = MakeGroupOfOne();
+  const Mesh mesh = *MeshFor(with(4), 2);
+  EXPECT_EQ(StepOptionsFor(with(4), mesh, {Backend::kCpu}, 1, *alone)->row_tiles, 4);
+  EXPECT_NE(MessageOf(StepOptionsFor(with(4), mesh, {Backend::kCuda}, 1, *alone).status())
+                .find("parallel.row_tiles: works on CPUs"),
+            std::string::npos);
+  EXPECT_EQ(MessageOf(MeshFor(with(6), 2).status()),
+            "parallel.row_tiles = 6: a micro-batch of 64 tokens cannot be cut into as many equal "
+            "tiles; parallel.cp = 2 allows 1, 2, 4, 8, 16, 32, 64");
+}
+
 TEST(RunConfig, AModelPresetFillsWhatIsNotWritten) {
   const std::string text = std::string(kSmall).substr(std::string(kSmall).find("[data]"));
   const absl::StatusOr<RunConfig> config =

@@ -5,6 +5,7 @@
 
 #include "core/allocator.h"
 #include "core/strings.h"
+#include "parallel/row_tiles.h"
 #include "parallel/thread_communicator.h"
 
 namespace lt2 {
@@ -30,52 +31,81 @@ Tensor CotangentOf(int reader, int64_t begin, int64_t end) {
 
 enum class Recomputed { kNo, kYes };
 
-// A tensor that is read twice, and one that needs no gradient, between them.
-void CheckLeftContext(ContextShard& shard, int64_t reach, Recomputed recomputed) {
-  const int64_t begin = shard.begin(), end = begin + shard.tokens();
-  const int64_t first = begin - shard.Halo(reach);
+// A tensor that is read twice, and one that needs no gradient, between them; on all shards here,
+// one after another.
+void CheckLeftContext(std::span<const std::unique_ptr<ContextShard>> shards, int64_t reach,
+                      Recomputed recomputed) {
   Stream stream;
   Tape tape(stream);
-  const Var x = tape.Input(RowsOf(begin, end), /*needs_grad=*/true);
-  const Var fixed = tape.Input(RowsOf(begin, end, 1000));
-  const auto bring = [&](Tape& t, std::span<const Var> in) {
-    return LeftContext(t, std::vector<Var>{in[0], in[1], in[0]}, shard, reach);
-  };
-  const std::vector<Var> in = {x, fixed};
-  const std::vector<Var> y =
-      recomputed == Recomputed::kYes ? tape.Recompute(in, bring) : bring(tape, in);
-  EXPECT_EQ(y[0].value.ToDoubles(), RowsOf(first, end).ToDoubles());
-  EXPECT_EQ(y[1].value.ToDoubles(), RowsOf(first, end, 1000).ToDoubles());
-  EXPECT_EQ(y[2].value.ToDoubles(), RowsOf(first, end).ToDoubles());
-
-  const int rank = shard.cp().rank();
-  const Tensor dy = CotangentOf(rank, first, end);
-  const Tensor dx =
-      tape.Backward({{y[0], dy}, {y[1], dy.Clone()}, {y[2], dy.Clone()}}, std::span(&x, 1))[0];
-  std::vector<double> want;
-  for (int64_t t = begin; t < end; ++t) {
-    double sum = 0;
-    for (int reader = rank; reader < shard.cp().size(); ++reader) {
-      const bool reads = t >= shard.Begin(reader) - shard.Halo(reach, reader);
-      if (reads) sum += 2 * Cotangent(reader, t);
+  std::vector<Var> xs;
+  std::vector<Tape::Seed> seeds;
+  for (const auto& shard : shards) {
+    const int64_t begin = shard->begin(), end = begin + shard->tokens();
+    const int64_t first = begin - shard->Halo(reach);
+    const Var x = tape.Input(RowsOf(begin, end), /*needs_grad=*/true);
+    const Var fixed = tape.Input(RowsOf(begin, end, 1000));
+    const auto bring = [&](Tape& t, std::span<const Var> in) {
+      return LeftContext(t, std::vector<Var>{in[0], in[1], in[0]}, *shard, reach);
+    };
+    const std::vector<Var> in = {x, fixed};
+    const std::vector<Var> y =
+        recomputed == Recomputed::kYes ? tape.Recompute(in, bring) : bring(tape, in);
+    EXPECT_EQ(y[0].value.ToDoubles(), RowsOf(first, end).ToDoubles());
+    EXPECT_EQ(y[1].value.ToDoubles(), RowsOf(first, end, 1000).ToDoubles());
+    EXPECT_EQ(y[2].value.ToDoubles(), RowsOf(first, end).ToDoubles());
+    xs.push_back(x);
+    for (const Var& part : y) {
+      seeds.push_back({part, CotangentOf(shard->cp().rank(), first, end)});
     }
-    want.insert(want.end(), kWidth, sum);
   }
-  EXPECT_EQ(dx.ToDoubles(), want);
+  const std::vector<Tensor> dx = tape.Backward(std::move(seeds), xs);
+  for (size_t i = 0; i < dx.size(); ++i) {
+    const ContextShard& shard = *shards[i];
+    std::vector<double> want;
+    for (int64_t t = shard.begin(); t < shard.begin() + shard.tokens(); ++t) {
+      double sum = 0;
+      for (int reader = shard.cp().rank(); reader < shard.cp().size(); ++reader) {
+        const bool reads = t >= shard.Begin(reader) - shard.Halo(reach, reader);
+        if (reads) sum += 2 * Cotangent(reader, t);
+      }
+      want.insert(want.end(), kWidth, sum);
+    }
+    EXPECT_EQ(dx[i].ToDoubles(), want);
+  }
+}
+
+// Of a row that `ranks` ranks share, cut into `tiles`; 0: each has one shard.
+void CheckLeftContexts(int ranks, int tiles) {
+  for (const int64_t reach : {1, 3, 7, 100}) {  // over one rank, over several, over all
+    for (const Recomputed recomputed : {Recomputed::kNo, Recomputed::kYes}) {
+      SCOPED_TRACE(StrCat(ranks, " ranks, ", tiles, " tiles, reach ", reach));
+      RunRanks(ranks, [&](Communicator& world) {
+        const std::vector<std::unique_ptr<Communicator>> here = TilesHere(world, tiles);
+        std::vector<std::unique_ptr<ContextShard>> shards;
+        const auto add = [&](Communicator& cp) {
+          shards.push_back(std::make_unique<ContextShard>(cp, 11, 1, Device{}));
+        };
+        for (const auto& tile : here) add(*tile);
+        if (here.empty()) add(world);
+        CheckLeftContext(shards, reach, recomputed);
+      });
+    }
+  }
 }
 
 TEST(TokenExchange, LeftContextAndItsGradient) {
-  for (const int ranks : {1, 2, 4}) {
-    for (const int64_t reach : {1, 3, 7, 100}) {  // over one rank, over several, over all
-      for (const Recomputed recomputed : {Recomputed::kNo, Recomputed::kYes}) {
-        SCOPED_TRACE(StrCat(ranks, " ranks, reach ", reach));
-        RunRanks(ranks, [&](Communicator& world) {
-          ContextShard shard(world, 11, 1, {});
-          CheckLeftContext(shard, reach, recomputed);
-        });
-      }
-    }
-  }
+  for (const int ranks : {1, 2, 4}) CheckLeftContexts(ranks, 0);
+}
+
+TEST(TokenExchange, LeftContextOfTilesThatTakeTurns) {
+  for (const int ranks : {1, 2, 4}) CheckLeftContexts(ranks, 4);
+}
+
+TEST(TokenExchangeDeathTest, RanksThatTakeTurnsCannotMeet) {
+  const std::unique_ptr<Communicator> alone = MakeGroupOfOne();
+  const auto tiles = TilesHere(*alone, 2);
+  EXPECT_DEATH(tiles[0]->Barrier("meeting"),
+               "meeting: tiles take turns, and cannot meet in Barrier");
 }
 
 // Not the own rows, which are as many as all that recompute is there to save.

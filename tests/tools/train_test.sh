@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Whole runs of the program under mpirun, and what may befall them.
-#   train_test.sh PROGRAM resume|damage|death|space|ranks|meshes|node [cpu|cuda]
+#   train_test.sh PROGRAM resume|damage|death|space|ranks|meshes|tiles|node [cpu|cuda]
 # On cuda two ranks need two GPUs: skipped by code 77 where there are fewer.
 set -euo pipefail
 
@@ -245,6 +245,29 @@ test_meshes() {
     valid_loss "$run" | paste -d' ' - <(valid_loss alone) | awk '
       ($1 - $2) ^ 2 > (1e-10 * $2) ^ 2 { print; bad = 1 }
       END { exit bad || NR != 1 }' || fail "the validation of '$run' is not that of one rank"
+  done
+}
+
+# Rows in tiles: the same bits for each cp, also where a run moves between them.
+test_tiles() {
+  local tiles=(--set parallel.row_tiles=4 --set optimizer.clip=0.5)
+  expect 0 train 1 alone "${tiles[@]}" --max-steps 6
+  expect 0 train 2 two --set parallel.cp=2 "${tiles[@]}" --max-steps 6
+  expect 0 train 4 four --set parallel.cp=4 --set parallel.zero=0 "${tiles[@]}" --max-steps 6
+  expect 0 train 1 moved "${tiles[@]}" --max-steps 2
+  expect 0 train 2 moved --set parallel.cp=2 "${tiles[@]}" --max-steps 6
+  expect 0 train 2 replicas "${tiles[@]}" --max-steps 6
+  expect 0 train 4 shared_replicas --set parallel.cp=2 "${tiles[@]}" --max-steps 6
+  expect 0 train 2 divided --set parallel.tp=2 "${tiles[@]}" --max-steps 6
+  expect 0 train 4 shared_divided --set parallel.tp=2 --set parallel.cp=2 "${tiles[@]}" --max-steps 6
+  local pair
+  for pair in alone:two alone:four alone:moved replicas:shared_replicas divided:shared_divided; do
+    local a=${pair%:*} b=${pair#*:}
+    [ "$(losses "$a" | wc -l)" = 6 ] && [ "$(losses "$a")" = "$(losses "$b")" ] ||
+      fail "the losses of '$b' are not those of '$a'"
+    [ "$(valid_loss "$a")" = "$(valid_loss "$b")" ] ||
+      fail "the validation of '$b' is not that of '$a'"
+    expect 0 "$lt2" ckpt diff "$folder/$a" "$folder/$b" --fail > "$folder/diff.log" 2>&1
   done
 }
 

@@ -151,7 +151,7 @@ MixerOutput DeepSeekSparseAttention::Forward(Tape& tape, const Var& x_ND,
     FillCache(kv.value, documents, 1, (*context.state)[0]);
     FillCache(index.b_NC.value, documents, 1, (*context.state)[1]);
   }
-  SeenTokens(index_tape, context, kAllBefore, {&index.b_NC});
+  SeenTokens(tape, context, kAllBefore, {&index.b_NC});
   const Documents& seen = SeenTokens(tape, context, kAllBefore, {&kv});
   const int64_t selected = std::min(options_.top_k, seen.tokens());
   const Tensor keys_NS =
