@@ -89,7 +89,7 @@ Result RunStack(const Problem& problem, const TensorSplit& split, TensorShard* s
   for (Param* param : params.all()) {
     HoldPart(*param, split, shard != nullptr ? shard->rank() : 0);
     BindRandom(*param, DType::kF64, stream.device, problem.seed);
-    const bool final_norm = param == &stack.norm() && !config.loop_norm;
+    const bool final_norm = param == stack.norm() && !config.loop_norm;
     param->ExpectUses(final_norm ? 0 : static_cast<int>(config.loops) * params.Sites(param));
   }
   const bool shares = shard != nullptr && shard->sequence();
