@@ -242,8 +242,10 @@ absl::Status RunLayer(const LayerCase& layer, const RankGroups& groups, Device d
   return absl::OkStatus();
 }
 
-// Why `ranks` cannot divide the layer's heads; empty if they can.
-std::string Undivided(const LayerCase& layer, int ranks) {
+// Why the mesh's ranks cannot share the layer's tokens and heads; empty if they can.
+std::string Undivided(const LayerCase& layer, const Mesh& mesh) {
+  const int ranks = mesh.tp;
+  if (layer.x.shape[0] * layer.x.shape[1] < mesh.cp) return TooFewTokens(mesh.cp);
   for (const HeadCount& count : HeadCountsOf(layer.kind, layer.config)) {
     if (!count.DividedBy(ranks)) {
       return StrCat(ranks, " ranks do not divide ", count.name, " = ", count.heads);
@@ -313,7 +315,7 @@ absl::StatusOr<KnownAnswerResult> CheckKnownAnswer(const std::string& path, Devi
       return result;
     }
     ASSIGN_OR_RETURN(const LayerCase layer, ReadLayer(file, path, kind));
-    if (const std::string reason = Undivided(layer, mesh.tp); !reason.empty()) {
+    if (const std::string reason = Undivided(layer, mesh); !reason.empty()) {
       result.skipped = reason;
       return result;
     }

@@ -225,7 +225,7 @@ std::string WhyNotShared(const CaseData& data, int cp) {
   if (!writes && data.inputs.contains("initial_state")) {
     return StrCat("no token of ", data.op, " writes a state and nothing else");
   }
-  return Row(data).tokens() < 2 * cp ? StrCat("too few tokens for ", cp, " ranks") : "";
+  return Row(data).tokens() < 2 * cp ? TooFewTokens(cp) : "";
 }
 
 CaseResult RunShared(const OpCase& op_case, const CaseData& data, int cp, DType dtype) {

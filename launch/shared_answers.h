@@ -8,10 +8,12 @@
 
 #include <string>
 
+#include "core/strings.h"
 #include "kernels/case.h"
 
 namespace lt2 {
 
+inline std::string TooFewTokens(int cp) { return StrCat("too few tokens for ", cp, " ranks"); }
 // Why `cp` ranks cannot share the case's tokens; empty if they can.
 std::string WhyNotShared(const CaseData& data, int cp);
 // What RunCase gives on one rank, of as many: threads on the CPU.
