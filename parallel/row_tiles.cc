@@ -8,7 +8,6 @@
 #include "kernels/elementwise.h"
 
 namespace lt2 {
-
 namespace {
 
 struct TileMail {

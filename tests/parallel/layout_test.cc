@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <tuple>
 
 #include "core/strings.h"
 #include "tests/parallel/toy.h"
@@ -272,6 +273,34 @@ TEST(Layout, MoreRanksThanRowsLeavesSomeEmpty) {
   const LayoutTable table = Layout(specs, {.dp = 16}, 1);
   EXPECT_EQ(table.entries[0].owners.size(), 2u);
   CheckTiling(specs, table, 16);
+}
+
+// The owners are those that there are without context parallelism, and in the same order.
+TEST(Layout, TheFirstRankOfARowOwnsAll) {
+  for (const int tp : {1, 2, 4}) {
+    std::mt19937 random(tp);
+    const std::vector<ParamSpec> specs = RandomSpecs(random, tp);
+    std::vector<LayoutTable> by_tp, apart;
+    for (int t = 0; t < tp; ++t) {
+      const LayoutOptions options{.bucket_elements = 100, .first_of_row = true};
+      by_tp.push_back(Layout(specs, {.dp = 2, .cp = 3, .tp = tp}, 1, options, t));
+      apart.push_back(Layout(specs, {.dp = 2, .tp = tp}, 1, options, t));
+    }
+    CheckTogether(specs, by_tp, /*replicas=*/6);
+    for (int t = 0; t < tp; ++t) {
+      for (size_t p = 0; p < specs.size(); ++p) {
+        const int copies = by_tp[t].buckets[by_tp[t].entries[p].bucket].copies;
+        const auto place = [copies](const OwnedPiece& piece) {
+          const int replica = piece.rank / copies;
+          return std::tuple(replica % 3, replica / 3 * copies + piece.rank % copies);
+        };
+        const auto want = [](const OwnedPiece& piece) { return std::tuple(0, piece.rank); };
+        const auto &got = by_tp[t].entries[p].owners, &alone = apart[t].entries[p].owners;
+        EXPECT_TRUE(std::ranges::equal(got, alone, {}, place, want)) << specs[p].name;
+        EXPECT_TRUE(std::ranges::equal(got, alone, {}, &OwnedPiece::box, &OwnedPiece::box));
+      }
+    }
+  }
 }
 
 TEST(Layout, IsAPureFunction) {

@@ -251,19 +251,19 @@ test_meshes() {
 # Rows in tiles: the same bits for each cp, also where a run moves between them.
 test_tiles() {
   local tiles=(--set parallel.row_tiles=4 --set optimizer.clip=0.5)
-  expect 0 train 1 alone "${tiles[@]}" --max-steps 6
-  expect 0 train 2 two --set parallel.cp=2 "${tiles[@]}" --max-steps 6
-  expect 0 train 4 four --set parallel.cp=4 --set parallel.zero=0 "${tiles[@]}" --max-steps 6
-  expect 0 train 1 moved "${tiles[@]}" --max-steps 2
-  expect 0 train 2 moved --set parallel.cp=2 "${tiles[@]}" --max-steps 6
-  expect 0 train 2 replicas "${tiles[@]}" --max-steps 6
-  expect 0 train 4 shared_replicas --set parallel.cp=2 "${tiles[@]}" --max-steps 6
-  expect 0 train 2 divided --set parallel.tp=2 "${tiles[@]}" --max-steps 6
-  expect 0 train 4 shared_divided --set parallel.tp=2 --set parallel.cp=2 "${tiles[@]}" --max-steps 6
+  expect 0 train 1 alone "${tiles[@]}" --max-steps 3
+  expect 0 train 2 two --set parallel.cp=2 "${tiles[@]}" --max-steps 3
+  expect 0 train 4 four --set parallel.cp=4 --set parallel.zero=0 "${tiles[@]}" --max-steps 3
+  expect 0 train 1 moved "${tiles[@]}" --max-steps 1
+  expect 0 train 2 moved --set parallel.cp=2 "${tiles[@]}" --max-steps 3
+  expect 0 train 2 replicas "${tiles[@]}" --max-steps 3
+  expect 0 train 4 shared_replicas --set parallel.cp=2 "${tiles[@]}" --max-steps 3
+  expect 0 train 2 divided --set parallel.tp=2 "${tiles[@]}" --max-steps 3
+  expect 0 train 4 shared_divided --set parallel.tp=2 --set parallel.cp=2 "${tiles[@]}" --max-steps 3
   local pair
   for pair in alone:two alone:four alone:moved replicas:shared_replicas divided:shared_divided; do
     local a=${pair%:*} b=${pair#*:}
-    [ "$(losses "$a" | wc -l)" = 6 ] && [ "$(losses "$a")" = "$(losses "$b")" ] ||
+    [ "$(losses "$a" | wc -l)" = 3 ] && [ "$(losses "$a")" = "$(losses "$b")" ] ||
       fail "the losses of '$b' are not those of '$a'"
     [ "$(valid_loss "$a")" = "$(valid_loss "$b")" ] ||
       fail "the validation of '$b' is not that of '$a'"
