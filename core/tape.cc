@@ -2,7 +2,13 @@
 
 #include <algorithm>
 
+#include "core/cost_log.h"
+
 namespace lt2 {
+
+static void NameForLog(const char* op, bool weights = false) {
+  if (CostLog* log = CostLog::Current()) log->Name(op, weights);
+}
 
 Tensor GradSlot::to() {
   if (!wanted()) return {};
@@ -60,6 +66,7 @@ std::vector<Var> Tape::MakeAll(std::function<std::vector<Tensor>()> make) const 
 }
 
 std::vector<Var> Tape::Record(std::span<const Var> in, std::vector<Var> out, Node node) {
+  NameForLog(node.name);
   bool needed = !node.params.empty();
   for (const Var& var : in) needed |= var.needs_grad();
   return needed && recording_ ? RecordEntry(in, std::move(out), std::move(node)) : out;
@@ -151,14 +158,17 @@ void Tape::RunNode(Entry& entry, std::vector<Tensor>& grads,
   };
   if (!entry.node.weight_grad) need(entry.node.params);
   if (entry.node.input_grad) entry.node.input_grad(dy, dx);
+  NameForLog(entry.node.name);
   if (!entry.node.weight_grad) {
     for (Param* param : entry.node.params) param->Arrive();
     return;
   }
   auto weights = [need, grad = std::move(entry.node.weight_grad),
-                  params = std::move(entry.node.params), dy = std::move(dy)] {
+                  params = std::move(entry.node.params), dy = std::move(dy),
+                  name = entry.node.name] {
     need(params);
     grad(dy);
+    NameForLog(name, /*weights=*/true);
     for (Param* param : params) param->Arrive();
   };
   if (defer_weights_) {

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "core/allocator.h"
+#include "core/cost_log.h"
 
 namespace lt2 {
 
@@ -11,6 +12,7 @@ void CountOnly(const Cost& cost) {
     counters->flops += cost.flops;
     counters->bytes_moved += cost.bytes;
   }
+  if (CostLog* log = CostLog::Current()) log->AddKernel(cost.flops, cost.bytes);
 }
 
 void DieNoBackend(const char* kernel, Device device) {

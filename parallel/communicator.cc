@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "core/cost_log.h"
+
 namespace lt2 {
 namespace {
 
@@ -119,11 +121,28 @@ static int64_t BytesGiven(const Collective& c, int rank) {
   return 0;
 }
 
+// Of what its link carries, where the collective is the best for long messages (a ring).
+static double BytesSent(const Collective& c, int rank, int size) {
+  const auto given = static_cast<double>(BytesGiven(c, rank));
+  switch (c.kind) {
+    case Collective::Kind::kAllReduce:
+      return 2 * given * (size - 1) / size;
+    case Collective::Kind::kAllGather:
+      return given * (size - 1);
+    default:
+      return given;
+  }
+}
+
 Pending Communicator::Issue(Collective collective) {
   const bool barrier = collective.kind == Collective::Kind::kBarrier;
   if (!barrier) {
     CHECK(collective.x.defined()) << collective.label << " of an undefined tensor";
-    if (collective.x.on_meta()) return {};
+    if (collective.x.on_meta()) {
+      CostLog* const log = size_ > 1 ? CostLog::Current() : nullptr;
+      if (log) log->AddCollective(this, collective.label, BytesSent(collective, rank_, size_));
+      return {};
+    }
     if (collective.x.on_host()) {
       CHECK(collective.x.dtype() != DType::kBF16) << collective.label << ": no bf16 on the host";
       // MPI counts are ints.
