@@ -11,7 +11,6 @@
 #include "core/philox.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
-#include "core/trace.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/init.h"
@@ -19,62 +18,10 @@
 #include "launch/device_peak.h"
 #include "launch/environment.h"
 #include "launch/memory_plan.h"
+#include "launch/timing.h"
 
 namespace lt2 {
 namespace {
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-template <class Fn>
-double SecondsOf(const Fn& fn) {
-  const double begun = MonotonicSeconds();
-  fn();
-  return MonotonicSeconds() - begun;
-}
-
-// One run's, the first of which warms up.
-template <class Fn>
-double MedianSeconds(int repeats, const Fn& fn) {
-  std::vector<double> seconds;
-  for (int i = 0; i <= repeats; ++i) {
-    const double taken = SecondsOf(fn);
-    if (i > 0) seconds.push_back(taken);
-  }
-  return Median(seconds);
-}
-
-// One run's where many are queued as a graph, so many that what the host adds does not show.
-template <class Fn>
-double MedianSecondsReplayed(int repeats, const Fn& fn) {
-  constexpr double kLongEnough = 0.01;
-  constexpr int kFewest = 20, kMost = 200;
-  fn();
-  cuda::Synchronize();
-  const double rough = SecondsOf([&] {
-    fn();
-    cuda::Synchronize();
-  });
-  const int runs = std::clamp(static_cast<int>(kLongEnough / rough), kFewest, kMost);
-  cuda::Graph graph;
-  graph.BeginCapture();
-  for (int i = 0; i < runs; ++i) fn();
-  graph.EndCapture();
-  return MedianSeconds(repeats,
-                       [&] {
-                         graph.Launch();
-                         cuda::Synchronize();
-                       }) /
-         runs;
-}
-
-template <class Fn>
-double MedianSeconds(const Stream& stream, int repeats, const Fn& fn) {
-  if (stream.device.backend == Backend::kCuda) return MedianSecondsReplayed(repeats, fn);
-  return MedianSeconds(repeats, fn);
-}
 
 // Normal numbers, [rows, columns]: a product of zeros draws less power and so runs faster.
 Tensor RandomMatrix(Stream& stream, const std::string& name, const Shape& shape, DType dtype) {
@@ -107,35 +54,40 @@ Batch RandomBatch(const StepOptions& options, uint64_t key) {
 
 }  // namespace
 
-MachineLimits MeasureLimits(Device device, DType dtype) {
-  constexpr int kRepeats = 5;
-  const bool gpu = device.backend == Backend::kCuda;
+double GemmFlops(Device device, DType dtype, int64_t rows, int64_t width, int repeats) {
   Stream stream{.device = device};
-  const int64_t edge = gpu ? 8192 : 1024;
-  const Tensor a = RandomMatrix(stream, "a", {edge, edge}, dtype);
-  const Tensor b = RandomMatrix(stream, "b", {edge, edge}, dtype), c = a.Clone();
-  const double gemm =
-      MedianSeconds(stream, kRepeats, [&] { Gemm(stream, {.a = a, .b = b, .c = c}); });
-  // Far beyond the caches. On a GPU by a kernel: in a graph its copies are the copy engine's,
-  // slower.
-  const int64_t floats = int64_t{1} << (gpu ? 28 : 26);
+  const Tensor a = RandomMatrix(stream, "a", {rows, width}, dtype), c = a.Clone();
+  const Tensor b = RandomMatrix(stream, "b", {width, width}, dtype);
+  const double seconds =
+      MedianSeconds(stream, repeats, [&] { Gemm(stream, {.a = a, .b = b, .c = c}); });
+  return 2 * static_cast<double>(rows) * static_cast<double>(width * width) / seconds;
+}
+
+double CopyBytes(Device device, int64_t floats, int repeats) {
+  Stream stream{.device = device};
+  // On a GPU by a kernel: in a graph its copies are the copy engine's, slower.
+  const bool gpu = device.backend == Backend::kCuda;
   const Tensor from = Tensor::Zeros({floats}, DType::kF32, device);
   const Tensor to = Tensor::Zeros({floats}, gpu ? DType::kBF16 : DType::kF32, device);
-  const double copy = MedianSeconds(stream, kRepeats, [&] {
+  const double seconds = MedianSeconds(stream, repeats, [&] {
     if (gpu) return Cast(stream, {.from = from, .to = to});
     const float* source = from.data<float>();
     float* target = to.data<float>();
 #pragma omp parallel for simd schedule(static)
     for (int64_t i = 0; i < floats; ++i) target[i] = source[i];
   });
-  const double moved = static_cast<double>(from.bytes() + to.bytes());
-  const double cube = static_cast<double>(edge) * static_cast<double>(edge * edge);
-  return {.gemm_flops = 2 * cube / gemm, .copy_bytes = moved / copy};
+  return static_cast<double>(from.bytes() + to.bytes()) / seconds;
 }
 
-namespace {
+MachineLimits MeasureLimits(Device device, DType dtype) {
+  constexpr int kRepeats = 5;
+  const bool gpu = device.backend == Backend::kCuda;
+  const int64_t edge = gpu ? 8192 : 1024;
+  // Copies are far beyond the caches.
+  return {.gemm_flops = GemmFlops(device, dtype, edge, edge, kRepeats),
+          .copy_bytes = CopyBytes(device, int64_t{1} << (gpu ? 28 : 26), kRepeats)};
+}
 
-// Seconds of forward and of backward.
 std::pair<double, double> TimePasses(BenchTarget& target, Stream& stream, int repeats) {
   target.Prepare(stream);
   if (stream.device.backend == Backend::kCuda && !target.waits()) {
@@ -159,6 +111,8 @@ std::pair<double, double> TimePasses(BenchTarget& target, Stream& stream, int re
   }
   return {Median(forward), Median(backward)};
 }
+
+namespace {
 
 OpTiming TimeTarget(const std::string& op, BenchTarget& target, Stream& stream, int repeats,
                     const MachineLimits& limits) {

@@ -3,9 +3,11 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "launch/bench_target.h"
 #include "launch/run_config.h"
 #include "parallel/communicator.h"
 
@@ -18,6 +20,10 @@ struct MachineLimits {
   double copy_bytes = 0;  // per second, read plus written, far beyond the caches
 };
 MachineLimits MeasureLimits(Device device, DType dtype);
+// FLOP/s of [rows, width] times [width, width].
+double GemmFlops(Device device, DType dtype, int64_t rows, int64_t width, int repeats);
+// Bytes read plus written per second by a copy of so many floats.
+double CopyBytes(Device device, int64_t floats, int repeats);
 
 // One operator, or one mixer's whole layer, at a size worth timing.
 struct OpTiming {
@@ -34,6 +40,9 @@ struct OpTiming {
 // an unknown name. `dtype`: F32, F64 on the CPU, BF16 on a GPU.
 absl::StatusOr<std::vector<OpTiming>> BenchOps(const std::vector<std::string>& ops, Device device,
                                                DType dtype, int repeats);
+
+// Medians of forward and of backward. Prepares the target.
+std::pair<double, double> TimePasses(BenchTarget& target, Stream& stream, int repeats);
 
 struct StepTiming {
   double step_s = 0;                          // median

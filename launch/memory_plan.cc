@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "core/allocator.h"
+#include "core/cost_log.h"
 #include "core/cuda.h"
 #include "core/strings.h"
 
@@ -29,8 +30,16 @@ std::string MemoryPlan::ToString() const {
 }
 
 MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, int rank, bool diagnostics) {
+  return PlanMemory(std::move(options), mesh, MakeMetaGroups(mesh, rank), diagnostics);
+}
+
+MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, const RankGroups& groups,
+                      bool diagnostics) {
   options.device = {Backend::kMeta};
-  const RankGroups groups = MakeMetaGroups(mesh, rank);
+  const auto enter = [](int64_t phase) {
+    if (CostLog* log = CostLog::Current()) log->set_phase(static_cast<int>(phase));
+  };
+  enter(-1);
   const MetaMeter meter;
   TrainStep step(options, mesh, groups);
   MemoryPlan plan;
@@ -41,15 +50,19 @@ MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, int rank, bool diag
   }
   plan.gradient_bytes = step.reducer().bytes();
   plan.moment_bytes = plan.persistent_bytes - plan.weight_bytes - plan.gradient_bytes;
+  int64_t micro_batch = 0;
   step.OnForwardDone([&] {
+    enter(2 * micro_batch + 1);
     const int64_t held = meter.memory().live - plan.persistent_bytes;
     plan.activation_bytes = std::max(plan.activation_bytes, held);
   });
   step.Begin(diagnostics);
   LoopDiagnostics seen;
-  for (int64_t m = 0; m < options.micro_batches; ++m) {
-    step.MicroBatch({}, diagnostics && m == 0 ? &seen : nullptr);
+  for (; micro_batch < options.micro_batches; ++micro_batch) {
+    enter(2 * micro_batch);
+    step.MicroBatch({}, diagnostics && micro_batch == 0 ? &seen : nullptr);
   }
+  enter(2 * micro_batch);
   step.Finish({.step = 1});
   plan.peak_bytes = meter.memory().peak;
   plan.step_flops = meter.flops();

@@ -29,6 +29,10 @@ struct MemoryPlan {
 // For rank `rank` of the mesh. `diagnostics`: the step also reads out every loop, as logging
 // intervals do.
 MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, int rank, bool diagnostics = true);
+// With these groups of MakeMetaGroups. A CostLog of the caller gets what runs: phase 2 m is the
+// forward of micro-batch m, 2 m + 1 its backward, 2 micro_batches what follows, -1 what precedes.
+MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, const RankGroups& groups,
+                      bool diagnostics);
 
 // The same step under every policy, in the order of RecomputePolicy, for the rank with the most
 // tokens and rows.

@@ -13,7 +13,6 @@ namespace {
 
 constexpr double kMostTokens = 9e15;       // every count stays exact
 constexpr double kMostActivations = 1e15;  // numbers of one micro-batch
-constexpr int64_t kMostTilesNamed = 64;
 
 // `[model] preset = NAME`: the [model] of that preset behind what is written here.
 void MergeModelPreset(ConfigTable model) {
@@ -129,38 +128,6 @@ absl::StatusOr<RunConfig> LoadRunConfig(const std::string& config,
                                         const std::vector<std::string>& sets) {
   ASSIGN_OR_RETURN(const ConfigTable root, ReadConfig(config));
   return ReadRunConfig(root, sets);
-}
-
-absl::StatusOr<Mesh> MeshFor(const RunConfig& config, int ranks) {
-  ASSIGN_OR_RETURN(Mesh mesh, config.parallel.MeshFor(ranks));
-  const int64_t micro_step = config.data.sequence * config.batch.micro_batch;
-  if (config.batch.tokens % (micro_step * mesh.dp) != 0) {
-    return absl::InvalidArgumentError(
-        StrCat("batch.tokens: ", config.batch.tokens, " is not a multiple of data.sequence ",
-               config.data.sequence, " × batch.micro_batch ", config.batch.micro_batch, " × ",
-               mesh.dp, " data-parallel ranks = ", micro_step * mesh.dp,
-               "; change batch.tokens or batch.micro_batch, or start ",
-               mesh.cp > 1 ? StrCat("parallel.cp = ", mesh.cp, " times ") : "",
-               "a number of ranks that divides ", config.batch.tokens / micro_step));
-  }
-  if (micro_step < mesh.cp) {
-    return absl::InvalidArgumentError(
-        StrCat("parallel.cp = ", mesh.cp, ": a micro-batch has ", micro_step,
-               " tokens, fewer than one a rank; lower parallel.cp to ", micro_step,
-               " or less, or raise data.sequence or batch.micro_batch"));
-  }
-  if (micro_step % config.parallel.row_tiles != 0) {
-    std::string allowed = "1";
-    for (int64_t tiles = 2; tiles <= std::min<int64_t>(micro_step, kMostTilesNamed); ++tiles) {
-      const bool fits = micro_step % tiles == 0 && tiles % mesh.cp == 0;
-      if (fits) StrAppend(&allowed, ", ", tiles);
-    }
-    return absl::InvalidArgumentError(StrCat(
-        "parallel.row_tiles = ", config.parallel.row_tiles, ": a micro-batch of ", micro_step,
-        " tokens cannot be cut into as many equal tiles; parallel.cp = ", mesh.cp, " allows ",
-        allowed));
-  }
-  return mesh;
 }
 
 }  // namespace lt2

@@ -47,8 +47,8 @@ absl::StatusOr<RunConfig> LoadRunConfig(const std::string& config,
 absl::StatusOr<RunConfig> ParseRunConfig(std::string_view text, const std::string& source,
                                          const std::vector<std::string>& sets = {});
 
-// The mesh for so many ranks. InvalidArgument if they do not fit [parallel], or the batch does not
-// divide among them.
+// The mesh of [parallel] for so many ranks. InvalidArgument: one message with everything that is
+// wrong with it and every mesh of so many ranks that is legal (launch/legal_mesh.h).
 absl::StatusOr<Mesh> MeshFor(const RunConfig& config, int ranks);
 
 }  // namespace lt2

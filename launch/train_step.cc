@@ -170,21 +170,22 @@ std::vector<Tape::Seed> TrainStep::Forward(Tape& tape, size_t part, LoopDiagnost
   return model_.Seeds(loss, options_.optimizer.z_loss);
 }
 
-// Jobs are ordered for what they cost: a stage's share of a loop three times over, and the head.
+PipelineShape PipelineShapeOf(const StepOptions& options, LanguageModel& whole, int stages) {
+  const double visit = whole.stack().FlopsPerToken(options.sequence) /
+                       static_cast<double>(options.model.loops * stages);
+  return {.pipeline = options.pipeline,
+          .stages = stages,
+          .loops = static_cast<int>(options.model.loops),
+          .micro_batches = static_cast<int>(options.micro_batches),
+          .costs = {.head = 3 * whole.HeadFlopsPerToken() / visit}};
+}
+
 std::unique_ptr<TrainStep::Pipelined> TrainStep::MakePipelined(LanguageModel& whole,
                                                                const RankGroups& groups) const {
-  const double loops = static_cast<double>(options_.model.loops);
-  const double visit = whole.stack().FlopsPerToken(options_.sequence) /
-                       (loops * static_cast<double>(groups.pp->size()));
-  const double head = whole.HeadFlopsPerToken();
   return std::make_unique<Pipelined>(
       Pipelined{.pp = groups.pp.get(),
                 .links = &groups.links,
-                .plan = MakePipelinePlan({.pipeline = options_.pipeline,
-                                          .stages = groups.pp->size(),
-                                          .loops = static_cast<int>(options_.model.loops),
-                                          .micro_batches = static_cast<int>(options_.micro_batches),
-                                          .costs = {.head = 3 * head / visit}})});
+                .plan = MakePipelinePlan(PipelineShapeOf(options_, whole, groups.pp->size()))});
 }
 
 ModelStage::MicroBatch TrainStep::ForStage(const LoadedBatch& batch, ForwardOptions options) const {

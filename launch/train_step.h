@@ -41,6 +41,10 @@ struct StepOptions {
                               // there is one stage
 };
 
+// How `stages` stages of a pipeline take a step: jobs are ordered for what they cost, a stage's
+// share of a loop three times over, and the head. `whole`: of options.model.
+PipelineShape PipelineShapeOf(const StepOptions& options, LanguageModel& whole, int stages);
+
 class TrainStep {
  public:
   // `groups` must outlive this.

@@ -232,6 +232,8 @@ class Planner {
 
 }  // namespace
 
+const char* Name(Pipeline pipeline) { return pipeline == Pipeline::kRing ? "ring" : "ring-zb"; }
+
 const char* Name(Kind kind) {
   switch (kind) {
     case Kind::kForward:

@@ -23,6 +23,7 @@
 namespace lt2 {
 
 enum class Pipeline : uint8_t { kRing, kRingZb };
+const char* Name(Pipeline pipeline);  // "ring"
 
 struct PipelineJob {
   enum class Kind : uint8_t {

@@ -3,11 +3,13 @@
 #include <iostream>
 
 #include "absl/strings/str_format.h"
+#include "core/file.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
 #include "launch/bench.h"
 #include "launch/bench_ckpt.h"
 #include "launch/bench_comm.h"
+#include "launch/bench_machine.h"
 #include "launch/threads.h"
 #include "parallel/mpi_communicator.h"
 #include "tools/device.h"
@@ -19,7 +21,7 @@ namespace {
 struct BenchFlags {
   std::vector<std::string> ops;
   ConfigFlags config;
-  std::string dtype = "fp32", device = "auto";
+  std::string dtype = "fp32", device = "auto", out = "none";
   int repeats = 20, steps = 20;
   int64_t least_mib = 1, most_mib = 256, ckpt_mib = 512;
   std::string folder = ".";
@@ -170,13 +172,39 @@ absl::Status RunBenchCheckpoint(const BenchFlags& flags, VerbOutput& output) {
   return absl::OkStatus();
 }
 
+absl::Status RunBenchMachine(const BenchFlags& flags, VerbOutput& output) {
+  ASSIGN_OR_RETURN(output.world, StartWorld());
+  ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device, &output.world));
+  ASSIGN_OR_RETURN(const DType dtype, ChooseDType(flags.dtype, device));
+  const Precision precision = dtype == DType::kBF16  ? Precision::kBf16
+                              : dtype == DType::kF64 ? Precision::kFp64
+                                                     : Precision::kFp32;
+  Communicator& world = *output.world;
+  UseThreadsFor(world);
+  ASSIGN_OR_RETURN(const Machine machine, MeasureMachine(device, precision, world, flags.repeats));
+  if (world.rank() != 0) return absl::OkStatus();
+  if (flags.out != "none") {
+    RETURN_IF_ERROR(FileSystem::Get().WriteFile(flags.out, machine.ToToml()));
+  }
+  output.result = {{"name", machine.name},
+                   {"source", machine.source},
+                   {"gemm_flops", machine.products.at(precision).flops.rate.back()},
+                   {"copy_bytes_per_s", machine.copy.rate.back()},
+                   {"node_bytes_per_s", machine.node.bandwidth},
+                   {"node_latency_s", machine.node.latency_s},
+                   {"file", flags.out}};
+  if (!output.json) std::cout << machine.ToToml();
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Verb BenchVerb() {
   return {
       .name = "bench",
       .summary =
-          "Measures operators, training steps, collectives and checkpoints: medians of repeated "
+          "Measures operators, training steps, collectives, checkpoints and the machine: medians of "
+          "repeated "
           "runs.",
       .example = "{lt2} bench step lt2-tiny --steps 5",
       .add = [](CLI::App& app) -> VerbBody {
@@ -217,11 +245,24 @@ Verb BenchVerb() {
         ckpt->add_option("--repeats", flags->repeats, "runs after warm-up")
             ->check(WholeNumber(1, 1000000));
         AddDeviceFlag(*ckpt, &flags->device);
-        return [flags, op, comm, ckpt](VerbOutput& output) {
-          return op->parsed()     ? RunBenchOp(*flags, output)
-                 : ckpt->parsed() ? RunBenchCheckpoint(*flags, output)
-                 : comm->parsed() ? RunBenchComm(*flags, output)
-                                  : RunBenchStep(*flags, output);
+        CLI::App* machine =
+            AddSubverb(app, "machine",
+                       "Measures this machine for `lt2 plan --gpu FILE`: products, copies, every "
+                       "operator, and "
+                       "with several ranks the links between them. Prints the file.",
+                       "{lt2} bench machine --repeats 1");
+        machine->add_option("--out", flags->out, "file that it is written to");
+        machine->add_option("--repeats", flags->repeats, "runs after warm-up")
+            ->check(WholeNumber(1, 1000000));
+        machine->add_option("--dtype", flags->dtype, "fp32, fp64 (CPU) or bf16 (GPU)")
+            ->check(CLI::IsMember({"fp32", "fp64", "bf16"}));
+        AddDeviceFlag(*machine, &flags->device);
+        return [flags, op, comm, machine, ckpt](VerbOutput& output) {
+          return op->parsed()        ? RunBenchOp(*flags, output)
+                 : comm->parsed()    ? RunBenchComm(*flags, output)
+                 : machine->parsed() ? RunBenchMachine(*flags, output)
+                 : ckpt->parsed()    ? RunBenchCheckpoint(*flags, output)
+                                     : RunBenchStep(*flags, output);
         };
       },
       .parallel = true};

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/strings.h"
+#include "launch/bench_machine.h"
 #include "launch/bench_target.h"
 #include "parallel/communicator.h"
 
@@ -35,6 +36,24 @@ TEST(BenchStep, HoldsWhatWasPlannedAndAllocatesNothingAfterTheFirstStep) {
       }
     }
   }
+}
+
+TEST(BenchMachine, MeasuresWhatPlansAreMadeFrom) {
+  const std::unique_ptr<Communicator> alone = MakeGroupOfOne("world");
+  const absl::StatusOr<Machine> machine = MeasureMachine({}, Precision::kFp32, *alone, 1);
+  ASSERT_TRUE(machine.ok()) << machine.status();
+  const RateCurve& flops = machine->products.at(Precision::kFp32).flops;
+  for (const double rate : flops.rate) EXPECT_GT(rate, 1e7);
+  for (const char* op : {"attention", "scan_delta", "rms_norm", "head_loss", "linear"}) {
+    EXPECT_TRUE(machine->shares.contains(op)) << op;
+  }
+  for (const auto& [op, share] : machine->shares) {
+    EXPECT_GT(share.forward, 0) << op;
+    EXPECT_GT(share.backward, 0) << op;
+  }
+  const absl::StatusOr<Machine> again = ParseMachine(machine->ToToml(), "again.toml");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->ToToml(), machine->ToToml());
 }
 
 TEST(BenchOps, UnknownOperatorsAreNamed) {

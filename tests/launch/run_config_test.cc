@@ -154,7 +154,7 @@ TEST(RunConfig, TheMeshMustDivideTheBatch) {
   EXPECT_EQ(MeshFor(config, 2)->dp, 2);
   const absl::Status status = MeshFor(config, 4).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(MessageOf(status).find("a number of ranks that divides 2"), std::string::npos)
+  EXPECT_NE(MessageOf(status).find("is not a multiple of data.sequence"), std::string::npos)
       << status;
   const RunConfig two = *ParseRunConfig(kSmall, "small.toml", {"parallel.dp=2"});
   EXPECT_EQ(MeshFor(two, 1).status().code(), absl::StatusCode::kInvalidArgument);
@@ -166,11 +166,9 @@ TEST(RunConfig, TheMeshSharesRowsOfTokens) {
   };
   EXPECT_EQ(MeshFor(with(2), 4)->dp, 2);
   EXPECT_EQ(MeshFor(with(2), 3).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(MessageOf(MeshFor(with(2), 8).status()).find("cp = 2 times a number of ranks that"),
-            std::string::npos);
+  EXPECT_NE(MessageOf(MeshFor(with(2), 8).status()).find("legal on 8 ranks: "), std::string::npos);
   const absl::Status thin = MeshFor(with(100000), 100000).status();
-  EXPECT_NE(MessageOf(thin).find("fewer than one a rank; lower parallel.cp to"), std::string::npos)
-      << thin;
+  EXPECT_NE(MessageOf(thin).find("fewer than one a rank"), std::string::npos) << thin;
 }
 
 TEST(RunConfig, RowsAreCutIntoTilesThatRanksCanShare) {

@@ -64,8 +64,8 @@ class Folder : public testing::Test {
 TEST(Cli, HelpListsEveryVerb) {
   const Outcome help = Lt2("--help");
   EXPECT_EQ(help.exit, 0);
-  for (const char* verb :
-       {"train", "data", "generate", "score", "ckpt", "bench", "selftest", "config", "doctor"}) {
+  for (const char* verb : {"train", "data", "generate", "score", "ckpt", "bench", "selftest",
+                           "config", "plan", "doctor"}) {
     EXPECT_NE(help.out.find(std::string("\n  ") + verb + " "), std::string::npos) << verb;
     const Outcome one = Lt2(std::string(verb) + " --help");
     EXPECT_EQ(one.exit, 0) << one.out;
@@ -81,7 +81,7 @@ TEST(Cli, EveryFlagShowsItsDefault) {
   for (const char* verb :
        {"train", "generate", "score", "bench step", "bench op", "selftest", "data tokenize",
         "data inspect", "config show", "config check", "ckpt ls", "ckpt show", "ckpt verify",
-        "ckpt diff", "ckpt reshard", "doctor"}) {
+        "ckpt diff", "ckpt reshard", "plan", "bench comm", "bench machine", "doctor"}) {
     const Outcome help = Lt2(std::string(verb) + " --help");
     ASSERT_EQ(help.exit, 0) << verb << help.out;
     // A description may run over several lines; its flag begins one.
@@ -101,7 +101,8 @@ TEST(Cli, EveryFlagShowsItsDefault) {
 }
 
 TEST(Cli, TheExamplesOfLightVerbsWork) {
-  for (const char* verb : {"config", "config show", "config check", "config presets", "doctor"}) {
+  for (const char* verb :
+       {"config", "config show", "config check", "config presets", "plan", "doctor"}) {
     const std::string help = Lt2(std::string(verb) + " --help").out;
     const std::string mark = "Example:\n  ";
     const size_t at = help.rfind(mark);
@@ -178,6 +179,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadUse{"score x --ids-file a --out ./a", "would replace --ids-file"},
         BadUse{"score x --ids-file a --out a", "would replace --ids-file"},
         BadUse{"config check lt2-tiny --ranks 3", "is not a multiple of"},
+        BadUse{"plan lt2-tiny --gpus 3", "legal on 3 ranks: cp=3"},
+        BadUse{"plan lt2-tiny --gpu h20", "did you mean 'h200'?"},
+        BadUse{"plan lt2-tiny --gpu h200 --set parallel.precision=fp64",
+               "machine h200 has figures for"},
+        BadUse{"plan lt2-tiny --schedule", "parallel.pp = 1 is no pipeline"},
+        BadUse{"plan lt2-tiny --svg a.svg", "--svg requires --schedule"},
         BadUse{"config check lt2-tiny --set data.valid=none.txt", "none.txt: no such file"},
         BadUse{"data inspect /nowhere/at/all", "/nowhere/at/all"},
         BadUse{"ckpt show /nowhere/at/all", "/nowhere/at/all"},
@@ -193,6 +200,26 @@ TEST(Cli, SetTakesOneValueAndTheLastOneWins) {
   ASSERT_EQ(shown.exit, 0) << shown.out;
   EXPECT_NE(shown.out.find("\nloops = 4\n"), std::string::npos) << shown.out;
   EXPECT_NE(shown.out.find("\nmixers = [\"full\"]\n"), std::string::npos) << shown.out;
+}
+
+TEST_F(Folder, PlanTellsMeshesAndDrawsPipelines) {
+  const nlohmann::json plan = LastLine(
+      Lt2("plan lt2-tiny --gpus 4 --gpu h200 --best 2 --most 8 --set batch.tokens=8192 --json")
+          .out);
+  ASSERT_TRUE(plan.is_object());
+  ASSERT_EQ(plan["meshes"].size(), 2U);
+  EXPECT_EQ(plan["scaling"].size(), 4U);
+  EXPECT_EQ(plan["meshes"][0]["memory"]["peak_bytes"], plan["policies"]["none"]["peak_bytes"]);
+  EXPECT_GT(plan["meshes"][0]["step"]["sent"]["dp"]["bytes"], 1e6);
+  EXPECT_LE(plan["meshes"][0]["step"]["seconds"], plan["meshes"][1]["step"]["seconds"]);
+
+  const std::string svg = (path_ / "pipeline.svg").string();
+  const Outcome drawn = Lt2("plan lt2-tiny --gpus 2 --set parallel.pp=2 --schedule --svg " + svg);
+  EXPECT_EQ(drawn.exit, 0) << drawn.out;
+  EXPECT_NE(drawn.out.find("ring, 2 loops, 2 micro-batches, 2 stages"), std::string::npos)
+      << drawn.out;
+  EXPECT_NE(drawn.out.find("\n  1 .F"), std::string::npos) << drawn.out;
+  EXPECT_GT(fs::file_size(svg), 1000U);
 }
 
 TEST(Cli, JsonIsTheLastLineAlsoOfAnError) {
