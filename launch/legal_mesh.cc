@@ -55,10 +55,10 @@ absl::Status CheckRowTiles(const RunConfig& config, const Mesh& mesh) {
   for (int64_t tiles = 2; tiles <= std::min(tokens, kMostNamed); ++tiles) {
     if (tokens % tiles == 0 && tiles % mesh.cp == 0) StrAppend(&allowed, ", ", tiles);
   }
-  return absl::InvalidArgumentError(StrCat(
-      "parallel.row_tiles = ", config.parallel.row_tiles, ": a micro-batch of ", tokens,
-      " tokens cannot be cut into as many equal tiles; parallel.cp = ", mesh.cp, " allows ",
-      allowed));
+  return absl::InvalidArgumentError(
+      StrCat("parallel.row_tiles = ", config.parallel.row_tiles, ": a micro-batch of ", tokens,
+             " tokens cannot be cut into as many equal tiles; parallel.cp = ", mesh.cp, " allows ",
+             allowed));
 }
 
 }  // namespace

@@ -203,9 +203,9 @@ Verb BenchVerb() {
   return {
       .name = "bench",
       .summary =
-          "Measures operators, training steps, collectives, checkpoints and the machine: medians of "
-          "repeated "
-          "runs.",
+          "Measures operators, training steps, collectives, checkpoints and the machine: medians "
+          "of "
+          "repeated runs.",
       .example = "{lt2} bench step lt2-tiny --steps 5",
       .add = [](CLI::App& app) -> VerbBody {
         auto flags = std::make_shared<BenchFlags>();
