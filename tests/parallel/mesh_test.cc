@@ -127,7 +127,7 @@ TEST(ParallelConfig, ReadsAndRefuses) {
   EXPECT_THAT(errors, HasSubstr("dp: wants \"auto\" or a whole number"));
   EXPECT_THAT(errors, HasSubstr("tp = 0: wants a whole number of at least 1"));
   EXPECT_THAT(errors, HasSubstr("pp = 0: wants a whole number of at least 1"));
-  EXPECT_THAT(errors, HasSubstr("zero = 3 is not supported by this version"));
+  EXPECT_THAT(errors, HasSubstr("zero = 3: wants 0, 1 or 2"));
   EXPECT_THAT(errors, HasSubstr("sequence_parallel: needs ranks that share layers"));
   EXPECT_THAT(errors, HasSubstr("precision: wants one of"));
 }
