@@ -49,7 +49,8 @@ TEST(Reshard, KeepsEveryBitAndReadsEachOnce) {
     EXPECT_LT(largest - smallest, needed / 20) << "shares are not even";
     ExpectSample(out, seed, kScale);
     const auto second = Checkpoint::Open(out);
-    for (const TensorDifference& tensor : *Compare(*from, *second)) {
+    const auto differences = Compare(*from, *second);
+    for (const TensorDifference& tensor : *differences) {
       EXPECT_TRUE(tensor.equal()) << tensor.path;
     }
   }
