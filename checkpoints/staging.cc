@@ -21,6 +21,7 @@ bool OnGpu(std::span<const TensorPiece> pieces) {
 Staging::~Staging() { Release(); }
 
 void Staging::Release() {
+  if (memory_ == nullptr) return;
   if (pinned_) {
     cuda::PinnedMemory().Free(memory_);
   } else {

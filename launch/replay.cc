@@ -58,12 +58,10 @@ std::string ReplayResult::Verdict() const {
     return "the recorded step comes back bit for bit: what it shows is no fault of a moment";
   if (!(first == second)) {
     return "two runs differ from each other: memory or arithmetic of these machines is at fault, "
-           "or "
-           "the build is not deterministic";
+           "or the build is not deterministic";
   }
   return "two runs agree with each other and not with the record: a fault of that moment, or "
-         "another "
-         "mesh, build or machine";
+         "another mesh, build or machine";
 }
 
 absl::StatusOr<ReplayResult> Replay(const RunConfig& config, TrainOptions options, int64_t step,

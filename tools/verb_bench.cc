@@ -204,20 +204,25 @@ Verb BenchVerb() {
       .name = "bench",
       .summary =
           "Measures operators, training steps, collectives, checkpoints and the machine: medians "
-          "of "
-          "repeated runs.",
+          "of repeated runs.",
       .example = "{lt2} bench step lt2-tiny --steps 5",
       .add = [](CLI::App& app) -> VerbBody {
         auto flags = std::make_shared<BenchFlags>();
+        const auto repeats = [&](CLI::App& verb) {
+          verb.add_option("--repeats", flags->repeats, "runs after warm-up")
+              ->check(WholeNumber(1, 1000000));
+        };
+        const auto dtype = [&](CLI::App& verb) {
+          verb.add_option("--dtype", flags->dtype, "fp32, fp64 (CPU) or bf16 (GPU)")
+              ->check(CLI::IsMember({"fp32", "fp64", "bf16"}));
+        };
         CLI::App* op = AddSubverb(app, "op",
                                   "Times operators, and whole mixers (mixer.gdn), beside the "
                                   "machine's limits (above 100 %: from the caches).",
                                   "{lt2} bench op gated_delta_rule --repeats 3");
         op->add_option("ops", flags->ops, "operators or mixer.KIND; none: all");
-        op->add_option("--repeats", flags->repeats, "runs after warm-up")
-            ->check(WholeNumber(1, 1000000));
-        op->add_option("--dtype", flags->dtype, "fp32, fp64 (CPU) or bf16 (GPU)")
-            ->check(CLI::IsMember({"fp32", "fp64", "bf16"}));
+        repeats(*op);
+        dtype(*op);
         AddDeviceFlag(*op, &flags->device);
         CLI::App* step = AddSubverb(app, "step", "Times whole optimizer steps on random tokens.",
                                     "{lt2} bench step lt2-tiny --steps 5");
@@ -231,10 +236,8 @@ Verb BenchVerb() {
             ->check(WholeNumber(1, 1 << 14));
         comm->add_option("--most-mib", flags->most_mib, "of the largest")
             ->check(WholeNumber(1, 1 << 14));
-        comm->add_option("--repeats", flags->repeats, "runs after warm-up")
-            ->check(WholeNumber(1, 1000000));
-        comm->add_option("--dtype", flags->dtype, "fp32, fp64 (CPU) or bf16 (GPU)")
-            ->check(CLI::IsMember({"fp32", "fp64", "bf16"}));
+        repeats(*comm);
+        dtype(*comm);
         AddDeviceFlag(*comm, &flags->device);
         CLI::App* ckpt = AddSubverb(
             app, "ckpt", "Times saving and loading a checkpoint beside what the disk does.",
@@ -242,20 +245,16 @@ Verb BenchVerb() {
         ckpt->add_option("--mib", flags->ckpt_mib, "what every rank saves")
             ->check(WholeNumber(1, 1 << 20));
         ckpt->add_option("--dir", flags->folder, "where; a folder of its own is made and removed");
-        ckpt->add_option("--repeats", flags->repeats, "runs after warm-up")
-            ->check(WholeNumber(1, 1000000));
+        repeats(*ckpt);
         AddDeviceFlag(*ckpt, &flags->device);
         CLI::App* machine =
             AddSubverb(app, "machine",
                        "Measures this machine for `lt2 plan --gpu FILE`: products, copies, every "
-                       "operator, and "
-                       "with several ranks the links between them. Prints the file.",
+                       "operator, and with several ranks the links between them. Prints the file.",
                        "{lt2} bench machine --repeats 1");
         machine->add_option("--out", flags->out, "file that it is written to");
-        machine->add_option("--repeats", flags->repeats, "runs after warm-up")
-            ->check(WholeNumber(1, 1000000));
-        machine->add_option("--dtype", flags->dtype, "fp32, fp64 (CPU) or bf16 (GPU)")
-            ->check(CLI::IsMember({"fp32", "fp64", "bf16"}));
+        repeats(*machine);
+        dtype(*machine);
         AddDeviceFlag(*machine, &flags->device);
         return [flags, op, comm, machine, ckpt](VerbOutput& output) {
           return op->parsed()        ? RunBenchOp(*flags, output)
