@@ -11,6 +11,7 @@ if [ "${1:-}" = --all ]; then
   shift
 fi
 lt2_build release
+cores=$(nproc)  # before OMP_NUM_THREADS, which nproc heeds
 lt2_test_environment
 lt2_find_disassembler
-ctest --test-dir build/release --output-on-failure --parallel "$(nproc)" "${selection[@]}" "$@" </dev/null
+ctest --test-dir build/release --output-on-failure --parallel "$cores" "${selection[@]}" "$@" </dev/null

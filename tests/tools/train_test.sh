@@ -188,18 +188,27 @@ test_damage() {
   expect 3 train 2 other --resume "$folder/damaged"
 }
 
-test_death() {
-  train 4 run --set parallel.cp=4 &
-  wait_for 60 past_step run 3
+# Ends a rank of a run and holds the others to ending with it; says whether one named a layer.
+kill_a_rank() {
+  local run=$1
+  train 4 "$run" --set parallel.cp=4 &
+  wait_for 60 past_step "$run" 3
   local begun=$SECONDS
-  pgrep -f "^$lt2 .*run-dir $folder/run" | tail -n 1 | xargs kill -9
+  pgrep -f "^$lt2 .*run-dir $folder/$run" | tail -n 1 | xargs kill -9
   local code=0
   wait $! || code=$?
   [ "$code" != 0 ] || fail "the run ended well without one of its ranks"
   [ $((SECONDS - begun)) -le 10 ] || fail "the others lived on for $((SECONDS - begun)) s"
-  grep -q "rank [0-9].*signal 9" "$folder/run.log" || fail "no line says which rank died"
-  grep -q 'TERM came while waiting for .* on cp, layer [0-9]* of loop [0-9].*in "' "$folder/run.log" ||
-    fail "no line says in which exchange, layer and phase the others were"
+  grep -q "rank [0-9].*signal 9" "$folder/$run.log" || fail "no line says which rank died"
+  grep -q 'TERM came while waiting for .* on cp.*, in "' "$folder/$run.log" ||
+    fail "no line says in which exchange and phase the others were"
+  grep -q 'TERM came while waiting for .* on cp, layer [0-9]* of loop [0-9]' "$folder/$run.log"
+}
+
+# Few exchanges of a step are of no layer: of three deaths not all fall on one of those.
+test_death() {
+  kill_a_rank first || kill_a_rank second || kill_a_rank third ||
+    fail "no line says in which layer the others were"
 }
 
 test_space() {
