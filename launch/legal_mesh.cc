@@ -18,12 +18,39 @@ std::string ShortName(const Mesh& mesh) {
   return axes.empty() ? "dp=1" : absl::StrJoin(axes, ",");
 }
 
-std::vector<int> Divisors(int number) {
-  std::vector<int> divisors;
-  for (int i = 1; i <= number; ++i) {
-    if (number % i == 0) divisors.push_back(i);
+// Of each axis what may be legal, whatever the others are: enough to try no more than these.
+struct Choices {
+  explicit Choices(const RunConfig& config)
+      : pp(config.model.layers),
+        cp(config.data.sequence * config.batch.micro_batch),
+        tp(LegalSplits(config.model)) {
+    const int64_t rows = config.batch.tokens / cp;
+    for (int64_t replicas = rows; replicas >= 1; --replicas) {
+      if (rows % replicas == 0) dp.push_back(replicas);
+    }
   }
-  return divisors;
+  int64_t pp, cp;  // and all below
+  std::vector<int64_t> tp, dp;
+};
+
+// fn(mesh) for each of so many ranks that may be legal, until it returns true; whether it did.
+template <class Fn>
+bool AnyMesh(const Choices& choices, int ranks, const Fn& fn) {
+  for (int64_t pp = 1; pp <= choices.pp; ++pp) {
+    for (const int64_t tp : choices.tp) {
+      for (const int64_t dp : choices.dp) {
+        const int64_t others = pp * tp * dp, cp = ranks / others;
+        if (ranks % others != 0 || cp > choices.cp) continue;
+        if (fn(Mesh{.pp = static_cast<int>(pp),
+                    .dp = static_cast<int>(dp),
+                    .cp = static_cast<int>(cp),
+                    .tp = static_cast<int>(tp)})) {
+          return true;
+        }
+      }
+    }
+  }
+  return false;
 }
 
 // The legal meshes, or the numbers of ranks nearest to `ranks` that have some.
@@ -36,10 +63,15 @@ std::string WhatIsLegal(const RunConfig& config, int ranks) {
                     StrAppend(text, ShortName(mesh));
                   }));
   }
+  const Choices choices(config);
+  const auto legal = [&](int number) {
+    return AnyMesh(choices, number,
+                   [&](const Mesh& mesh) { return MeshProblems(config, mesh).empty(); });
+  };
   std::vector<int> near;
   int below = ranks - 1, above = ranks + 1;
-  while (below > 0 && LegalMeshes(config, below).empty()) --below;
-  while (above < 2 * ranks && LegalMeshes(config, above).empty()) ++above;
+  while (below > 0 && !legal(below)) --below;
+  while (above < 2 * ranks && !legal(above)) ++above;
   if (below > 0) near.push_back(below);
   if (above < 2 * ranks) near.push_back(above);
   return near.empty() ? StrCat("no mesh of ", count, " is legal, nor of fewer")
@@ -88,21 +120,21 @@ std::vector<std::string> MeshProblems(const RunConfig& config, const Mesh& mesh)
     problems.push_back(StrCat("cp = ", mesh.cp, ": a micro-batch has ", sequence * rows,
                               " tokens, fewer than one a rank"));
   }
+  if (const int64_t tiles = config.parallel.row_tiles; tiles > 1) {
+    if (tiles % mesh.cp != 0) {
+      problems.push_back(StrCat("cp = ", mesh.cp, ": does not divide row_tiles = ", tiles));
+    }
+    if (mesh.pp > 1) problems.push_back(StrCat("pp = ", mesh.pp, ": row_tiles needs pp = 1"));
+  }
   return problems;
 }
 
 std::vector<Mesh> LegalMeshes(const RunConfig& config, int ranks) {
   std::vector<Mesh> legal;
-  for (const int pp : Divisors(ranks)) {
-    if (pp > config.model.layers) break;
-    for (const int tp : Divisors(ranks / pp)) {
-      if (!CheckSplit(config.model, {.ranks = tp}).ok()) continue;
-      for (const int cp : Divisors(ranks / pp / tp)) {
-        const Mesh mesh{.pp = pp, .dp = ranks / pp / tp / cp, .cp = cp, .tp = tp};
-        if (MeshProblems(config, mesh).empty()) legal.push_back(mesh);
-      }
-    }
-  }
+  AnyMesh(Choices(config), ranks, [&](const Mesh& mesh) {
+    if (MeshProblems(config, mesh).empty()) legal.push_back(mesh);
+    return false;
+  });
   return legal;
 }
 

@@ -39,7 +39,7 @@ std::string MemoryAdvice(const StepOptions& options, const Mesh& mesh, int rank,
   }
   return StrCat(ByKind(now), "; no batch.micro_batch and parallel.recompute fit ",
                 Gib(budget_bytes),
-                ": lower data.sequence, or use more ranks with parallel.zero = 1");
+                ": lower data.sequence, or use more ranks with parallel.zero = 2");
 }
 
 void GiveMemoryAdvice(const StepOptions& options, const Mesh& mesh, int rank) {

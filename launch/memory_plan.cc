@@ -98,7 +98,7 @@ absl::StatusOr<RecomputePolicy> ChooseRecompute(const std::vector<PolicyPlan>& p
   return absl::ResourceExhaustedError(StrCat(
       "parallel.recompute: no policy fits ", Size(static_cast<double>(budget_bytes)),
       " a rank; the leanest needs ", Size(static_cast<double>(least)),
-      ". Lower batch.micro_batch or data.sequence, or use more ranks with parallel.zero = 1"));
+      ". Lower batch.micro_batch or data.sequence, or use more ranks with parallel.zero = 2"));
 }
 
 int64_t MemoryBudget(Device device, int local_ranks) {
@@ -126,7 +126,7 @@ absl::Status CheckFits(const MemoryPlan& plan, int64_t budget_bytes) {
       Size(static_cast<double>(plan.persistent_bytes)),
       " are weights, gradients and moments; there are ", Size(static_cast<double>(budget_bytes)),
       ". Lower batch.micro_batch, set parallel.recompute = \"auto\", or use more ranks with "
-      "parallel.zero = 1"));
+      "parallel.zero = 2"));
 }
 
 }  // namespace lt2

@@ -48,5 +48,7 @@ absl::StatusOr<std::vector<std::string>> LayerKinds(const ModelConfig& config);
 // rows of the vocabulary. InvalidArgument names what they cannot, and all numbers of ranks that
 // can.
 absl::Status CheckSplit(const ModelConfig& config, const TensorSplit& split);
+// The numbers of ranks that can, ascending.
+std::vector<int64_t> LegalSplits(const ModelConfig& config);
 
 }  // namespace lt2

@@ -36,6 +36,16 @@ TEST(LegalMesh, AreAllProductsWithoutProblems) {
   }
 }
 
+TEST(LegalMesh, RowsInTilesAreSharedByRanksOfOneStage) {
+  const std::vector<Mesh> legal =
+      LegalMeshes(Tiny({"batch.tokens=8192", "parallel.row_tiles=4"}), 16);
+  EXPECT_EQ(legal.size(), 8);
+  for (const Mesh& mesh : legal) {
+    EXPECT_EQ(mesh.pp, 1);
+    EXPECT_THAT(mesh.cp, testing::AnyOf(1, 2, 4));
+  }
+}
+
 std::string Refusal(const std::vector<std::string>& sets, int ranks) {
   return std::string(MeshFor(Tiny(sets), ranks).status().message());
 }
