@@ -53,8 +53,16 @@ struct Trace {
   size_t IndexOf(const std::string& name) const;
 };
 
-// One rank, to which all rows are micro-batches.
-Trace TrainAlone(StepOptions options, const Problem& problem);
+// One rank, to which all rows are micro-batches. With a `jitter`, each parameter begins a rounding
+// of the precision away from where it would, up or down by a random sign.
+Trace TrainAlone(StepOptions options, const Problem& problem, uint64_t jitter = 0);
+
+// One rank in a precision, and how far rounding alone takes a rank there.
+struct Rounded {
+  Trace want;
+  std::vector<Trace> all;  // `want`, and some that began with a jitter
+};
+Rounded TrainRounded(const StepOptions& options, const Problem& problem);
 
 // Whether one rank's rounded gradients are within 1e-3 of the exact ones: others are of problems so
 // near a singular point that only their order of magnitude is known.
@@ -63,13 +71,13 @@ bool Resolves(const Trace& want, const Trace& exact);
 // How far a mesh may be from one rank, for each number of a trace.
 class Allowed {
  public:
-  // `exact`: one rank in float64, from which `want` is as far as rounding takes it. In float64
-  // nothing but an error can differ by more than the order of sums. Rounded, a mesh may also be
-  // some times as far from one rank as that is from float64: some problems amplify rounding.
-  Allowed(DType dtype, const Trace& want, const Trace& exact)
-      : Allowed(SlackOf(dtype), want, exact) {}
+  // `exact`: one rank in float64, from which each of `rounded` is as far as rounding takes it. In
+  // float64 nothing but an error can differ by more than the order of sums. Rounded, a mesh may
+  // also be some times as far from one rank as the farthest of those is from float64: some problems
+  // amplify rounding, and of a single number one run may by chance be near.
+  Allowed(DType dtype, const Rounded& rounded, const Trace& exact);
   // Nothing: every number of the mesh's is that of `want`.
-  static Allowed Nothing(const Trace& want) { return Allowed(Slack{}, want, want); }
+  static Allowed Nothing(const Trace& want) { return Allowed(want); }
 
   double Loss(int step) const;
   double Norm(int step) const;
@@ -79,17 +87,18 @@ class Allowed {
   double Parameter(size_t param) const;
 
  private:
-  // Relative, and of the distance of `want` from `exact`.
+  // Of numbers: relative, and of their distance from float64.
   struct Slack {
     double loss, norm, reported, gradient, parameter, own;
   };
-  Allowed(const Slack& slack, const Trace& want, const Trace& exact)
-      : slack_(slack), want_(want), exact_(exact) {}
   static Slack SlackOf(DType dtype);
+  explicit Allowed(const Trace& want) : want_(want) {}
 
-  const Slack slack_;
   const Trace& want_;
-  const Trace& exact_;
+  Slack slack_ = {};
+  // The largest distances of rounded runs from float64.
+  double losses_ = 0, norms_ = 0, reported_ = 0;
+  std::vector<double> gradients_, parameters_;
 };
 
 // One rank of the mesh, held to `want` by EXPECT.

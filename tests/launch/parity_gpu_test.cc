@@ -41,8 +41,8 @@ void HoldToOneGpu(const MeshCase& mesh, const RankGroups& in, const MixerCase& m
     StepOptions options = OptionsOf(ConfigOf(mixer_case, problem.model), problem, mesh);
     const Trace exact = TrainAlone(options, problem);
     PutOnGpu(options, dtype);
-    const Trace want = TrainAlone(options, problem);
-    TrainAsRank(in, mesh, options, problem, want, Allowed(dtype, want, exact));
+    const Rounded rounded = TrainRounded(options, problem);
+    TrainAsRank(in, mesh, options, problem, rounded.want, Allowed(dtype, rounded, exact));
   }
 }
 

@@ -85,9 +85,11 @@ class Parity : public testing::TestWithParam<std::tuple<MixerCase, MeshCase>> {
       alone.row_tiles = 1;
       const Trace exact = TrainAlone(alone, problem);
       options.dtype = alone.dtype = dtype;
-      const Trace want = dtype == DType::kF64 ? exact : TrainAlone(alone, problem);
+      const Rounded rounded =
+          dtype == DType::kF64 ? Rounded{.want = exact} : TrainRounded(alone, problem);
+      const Trace& want = rounded.want;
       if (!Resolves(want, exact)) continue;
-      const Allowed allowed(dtype, want, exact);
+      const Allowed allowed(dtype, rounded, exact);
       checked = true;
       RunRanks(mesh_case.mesh.size(), [&](Communicator& world) {
         TrainAsRank(MakeGroups(world, mesh_case.mesh), mesh_case, options, problem, want, allowed);
