@@ -178,17 +178,15 @@ std::vector<Var> GatherTokens(Tape& tape, std::span<const Var> x, ContextShard& 
     }
     return elements;
   };
-  std::vector<Tensor> out = tape.Kept([&] {
-    std::vector<Tensor> made;
-    std::vector<Pending> pending;
-    for (const Var& var : x) {
-      made.push_back(EmptyLike(var.value, all));
-      made.back().Rows(begin, begin + tokens).CopyFrom(var.value);
-      pending.push_back(cp.AllGatherAsync(made.back(), counts(var.value), "gather tokens"));
-    }
-    for (const Pending& gather : pending) gather.Wait();
-    return made;
-  });
+  // Not kept through recompute, which would have to hold the row for every layer visit.
+  std::vector<Tensor> out;
+  std::vector<Pending> gathers;
+  for (const Var& var : x) {
+    out.push_back(EmptyLike(var.value, all));
+    out.back().Rows(begin, begin + tokens).CopyFrom(var.value);
+    gathers.push_back(cp.AllGatherAsync(out.back(), counts(var.value), "gather tokens"));
+  }
+  for (const Pending& gather : gathers) gather.Wait();
   auto backward = [&stream = tape.stream(), counts, begin, tokens, &cp](std::span<const Tensor> dy,
                                                                         std::span<GradSlot> dx) {
     std::vector<Tensor> sums;
@@ -220,72 +218,6 @@ Var OwnTokens(Tape& tape, const Var& x, const ContextShard& shard, int64_t reach
   };
   return tape.Record({x}, x.value.Rows(halo, halo + tokens),
                      {.name = "own_tokens", .input_grad = std::move(backward)});
-}
-
-namespace {
-
-// What the mirror rank, of `rows` rows, gives for `mine`.
-Tensor SwapWithMirror(const ContextShard& shard, const Tensor& mine, int64_t rows,
-                      const char* label) {
-  Communicator& cp = shard.cp();
-  if (shard.mirror() == cp.rank()) return mine;
-  const Tensor theirs = EmptyLike(mine, rows);
-  const Pending received = cp.ReceiveAsync(theirs, shard.mirror(), label);
-  cp.Send(mine, shard.mirror(), label);
-  received.Wait();
-  return theirs;
-}
-
-void PutRows(Stream& stream, GradSlot& slot, int64_t begin, const Tensor& rows, bool add) {
-  const Tensor to = slot.to().Rows(begin, begin + rows.dim(0));
-  if (add) {
-    AccumulateInto(stream, to, rows);
-  } else {
-    to.CopyFrom(rows);
-  }
-}
-
-}  // namespace
-
-std::array<Var, 2> MirrorHalves(Tape& tape, const Var& x, ContextShard& shard) {
-  const int64_t half = shard.half(), rows = shard.tokens();
-  const int64_t mirrored = shard.mirrored_half().query_tokens();
-  const Tensor second = tape.Kept([&]() -> std::vector<Tensor> {
-    return {SwapWithMirror(shard, x.value.Rows(half, rows), mirrored, "mirrored queries")};
-  })[0];
-  auto backward = [&stream = tape.stream(), &shard, half, rows](std::span<const Tensor> dy,
-                                                                std::span<GradSlot> dx) {
-    const Tensor back = SwapWithMirror(shard, dy[1], rows - half, "gradients of mirrored queries");
-    const bool add = dx[0].accumulate();
-    PutRows(stream, dx[0], 0, dy[0], add);
-    PutRows(stream, dx[0], half, back, add);
-  };
-  const std::vector<Var> halves =
-      tape.Record(std::span(&x, 1), std::vector<Tensor>{x.value.Rows(0, half), second},
-                  {.name = "mirror_halves", .input_grad = std::move(backward)});
-  return {halves[0], halves[1]};
-}
-
-Var UnmirrorHalves(Tape& tape, const std::array<Var, 2>& halves, ContextShard& shard) {
-  const int64_t half = shard.half(), rows = shard.tokens();
-  const int64_t mirrored = shard.mirrored_half().query_tokens();
-  const Tensor home = tape.Kept([&]() -> std::vector<Tensor> {
-    const Tensor out = EmptyLike(halves[0].value, rows);
-    out.Rows(0, half).CopyFrom(halves[0].value);
-    out.Rows(half, rows)
-        .CopyFrom(
-            SwapWithMirror(shard, halves[1].value, rows - half, "outputs of mirrored queries"));
-    return {out};
-  })[0];
-  auto backward = [&stream = tape.stream(), &shard, half, rows, mirrored](
-                      std::span<const Tensor> dy, std::span<GradSlot> dx) {
-    PassGradient(stream, dx[0], dy[0].Rows(0, half));
-    PassGradient(
-        stream, dx[1],
-        SwapWithMirror(shard, dy[0].Rows(half, rows), mirrored, "gradients of mirrored outputs"));
-  };
-  return tape.Record(halves, std::vector<Tensor>{home},
-                     {.name = "unmirror_halves", .input_grad = std::move(backward)})[0];
 }
 
 }  // namespace lt2
