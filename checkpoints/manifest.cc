@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "checkpoints/strict_json.h"
 #include "core/file.h"
 #include "core/hash.h"
 #include "core/status_macros.h"
@@ -17,18 +18,6 @@ using Json = nlohmann::json;
 
 Json ShapeToJson(const Shape& shape) {
   return Json(std::vector<int64_t>(shape.begin(), shape.end()));
-}
-
-// Nothing else is taken for a whole number: no fraction, no sign.
-uint64_t UnsignedFromJson(const Json& json) {
-  if (!json.is_number_unsigned()) throw std::runtime_error("a whole number is wanted");
-  return json;
-}
-
-int64_t CountFromJson(const Json& json) {
-  const uint64_t count = UnsignedFromJson(json);
-  if (count > uint64_t{INT64_MAX}) throw std::runtime_error("a number is too large");
-  return static_cast<int64_t>(count);
 }
 
 Shape ShapeFromJson(const Json& json) {
@@ -134,24 +123,13 @@ std::string SelfHash(Json json) {
   return Hash128(std::as_bytes(std::span(text)));
 }
 
-// How deep a manifest's values lie in each other at most: what walks them is recursive.
-constexpr int kDeepest = 32;
-
-Json Parse(std::string_view text) {
-  return Json::parse(text, [](int depth, Json::parse_event_t, Json&) {
-    if (depth > kDeepest) throw std::runtime_error("values lie too deep in each other");
-    return true;
-  });
-}
-
 using BytesByFile = std::map<std::string, int64_t>;
 
 // Every file by name, which names one beside the manifest.
 absl::StatusOr<BytesByFile> CheckFiles(const Manifest& manifest) {
   BytesByFile bytes;
   for (const StoredFile& file : manifest.files) {
-    if (file.name.empty() || file.name.starts_with('.') ||
-        file.name.find_first_of(std::string_view("/\0", 2)) != std::string::npos) {
+    if (!IsPlainName(file.name)) {
       return absl::DataLossError(StrCat("'", file.name, "' is no name of a file"));
     }
     if (!bytes.emplace(file.name, file.bytes).second) {
@@ -255,7 +233,7 @@ std::string ToJson(const Manifest& manifest) {
 
 absl::StatusOr<Manifest> ParseManifest(std::string_view text, const std::string& source) {
   try {
-    const Json json = Parse(text);
+    const Json json = ParseStrictly(text);
     const int64_t format = CountFromJson(json.at("format"));
     if (format > kCheckpointFormat) {
       return absl::InvalidArgumentError(StrCat(source, ": checkpoint format ", format,

@@ -28,16 +28,24 @@ struct TensorRows {
 // How many rows make some MiB, at least one: what a stream holds in memory.
 int64_t RowsAtATime(const StoredTensor& tensor);
 
-class TensorStream {
+// A tensor's rows in order. What came is to be trusted only if the stream ended well.
+class RowStream {
+ public:
+  virtual ~RowStream() = default;
+  virtual bool done() const = 0;
+  // The rows that follow; valid until the next call.
+  virtual absl::StatusOr<TensorRows> Next() = 0;
+};
+
+class TensorStream : public RowStream {
  public:
   // Both must outlive the stream.
   TensorStream(const Checkpoint& checkpoint, const StoredTensor& tensor, int64_t rows);
 
-  bool done() const { return row_ == end_; }
-  // The next `rows` rows, or what is left; valid until the next call. Every stored byte is read
-  // once, and every box is held against its hash when its last row comes: DataLoss naming file and
-  // tensor. What came before is to be trusted only if the stream ended well.
-  absl::StatusOr<TensorRows> Next();
+  bool done() const override { return row_ == end_; }
+  // `rows` rows, or what is left. Every stored byte is read once, and every box is held against its
+  // hash when its last row comes: DataLoss naming file and tensor.
+  absl::StatusOr<TensorRows> Next() override;
 
  private:
   absl::Status Add(size_t box, const Box& rows);

@@ -18,6 +18,8 @@ struct CkptSubverb {
 CkptSubverb AddCkptShow(CLI::App& ckpt);
 CkptSubverb AddCkptDiff(CLI::App& ckpt);
 CkptSubverb AddCkptReshard(CLI::App& ckpt);
+CkptSubverb AddCkptImport(CLI::App& ckpt);
+CkptSubverb AddCkptExport(CLI::App& ckpt);
 
 // What a checkpoint on a command line may be.
 inline constexpr char kCheckpointArgument[] =

@@ -80,7 +80,9 @@ Verb CkptVerb() {
   // In a fresh checkout there is no checkpoint yet: the examples make one.
   const std::string make = "{lt2} train lt2-tiny --max-steps 2 --run-dir runs/ckpt && {lt2} ckpt ";
   return {.name = "ckpt",
-          .summary = "Lists, shows, verifies, compares and reshards checkpoints; no GPU is needed.",
+          .summary =
+              "Lists, shows, verifies, compares, reshards, imports and exports checkpoints; no "
+              "GPU is needed.",
           .example = make + "ls runs/ckpt",
           .add = [=](CLI::App& app) -> VerbBody {
             auto path = std::make_shared<std::string>();
@@ -92,7 +94,8 @@ Verb CkptVerb() {
                            make + "verify runs/ckpt");
             verify->add_option("path", *path, kCheckpointArgument)->required();
             const std::vector<CkptSubverb> others = {AddCkptShow(app), AddCkptDiff(app),
-                                                     AddCkptReshard(app)};
+                                                     AddCkptReshard(app), AddCkptImport(app),
+                                                     AddCkptExport(app)};
             return [=](VerbOutput& output) {
               for (const CkptSubverb& other : others) {
                 if (other.app->parsed()) return other.body(output);

@@ -160,6 +160,12 @@ TEST(Manifest, ValuesWithoutEndAreRefused) {
   EXPECT_TRUE(absl::IsDataLoss(ParseManifest(endless, "m").status()));
 }
 
+TEST(Manifest, AKeyThatIsThereTwiceIsDamage) {
+  const absl::Status status = ParseManifest(R"({"format": 1, "format": 2})", "m").status();
+  EXPECT_TRUE(absl::IsDataLoss(status));
+  EXPECT_NE(status.message().find("\"format\" is there twice"), std::string::npos) << status;
+}
+
 TEST(Manifest, ATensorInAnUnlistedFileIsDamage) {
   Manifest manifest = Sample();
   manifest.files.pop_back();

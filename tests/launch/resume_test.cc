@@ -9,8 +9,11 @@
 #include <mutex>
 
 #include "checkpoints/catalog.h"
+#include "checkpoints/export.h"
+#include "checkpoints/import.h"
 #include "core/file.h"
 #include "core/strings.h"
+#include "launch/import_model.h"
 #include "launch/metrics.h"
 #include "launch/trainer.h"
 #include "parallel/thread_communicator.h"
@@ -187,6 +190,30 @@ TEST_F(ResumeTest, InitFromIsAlwaysCheckedAndSaysWhenItIsNotUsed) {
   EXPECT_THAT(Log("run"), HasSubstr("is not used"));
   MustTrain("new", {.init_from = Path("run"), .max_steps = 1});
   EXPECT_THAT(Log("new"), Not(HasSubstr("is not used")));
+}
+
+// Of a model from elsewhere nobody knows the tokenizer.
+TEST_F(ResumeTest, AnImportedModelStartsARunAsItsCheckpointDoes) {
+  MustTrain("run", {.max_steps = 2});
+  const Checkpoint checkpoint = Checkpoint::Open(CheckpointPath("run", 2)).value();
+  ASSERT_TRUE(ExportSafetensors(checkpoint, Path("exported"), {}).ok());
+  ASSERT_TRUE(ImportModel({.path = Path("exported")}, Path("own")).ok());
+  EXPECT_EQ(ReadManifest(Path("own"))->info.tokenizer_hash, checkpoint.info().tokenizer_hash);
+
+  const SafetensorsModel model = SafetensorsModel::Open(Path("exported")).value();
+  std::vector<ImportedParam> params;
+  for (const auto& [name, tensor] : model.tensors()) {
+    params.push_back({.name = name, .shape = tensor.shape, .from = name});
+  }
+  ASSERT_TRUE(ImportParams(model, params, {}, Path("foreign")).ok());
+
+  MustTrain("from_run", {.init_from = CheckpointPath("run", 2), .max_steps = 1});
+  for (const char* imported : {"own", "foreign"}) {
+    const std::string run = StrCat("from_", imported);
+    MustTrain(run, {.init_from = Path(imported), .max_steps = 1});
+    EXPECT_EQ(Loss(run, 1), Loss("from_run", 1));
+  }
+  EXPECT_THAT(Refusal("resumed", {.resume = Path("own")}), HasSubstr("only in this run"));
 }
 
 TEST_F(ResumeTest, AnEmptyResumeIsRefused) {

@@ -1,65 +1,12 @@
 // Flags, messages and exit codes of the program, run as a process.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
+#include <sstream>
+
+#include "tests/tools/program.h"
 
 namespace lt2 {
 namespace {
-
-namespace fs = std::filesystem;
-
-struct Outcome {
-  int exit = -1;
-  std::string out;  // standard output, and standard error where asked for
-};
-
-// Runs a shell command in `directory`.
-Outcome Shell(const std::string& command, const std::string& directory = LT2_SOURCE_DIR) {
-  Outcome outcome;
-  FILE* pipe = popen(("cd " + directory + " && " + command).c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 4096> buffer;
-  while (size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) {
-    outcome.out.append(buffer.data(), got);
-  }
-  const int status = pclose(pipe);
-  if (WIFEXITED(status)) outcome.exit = WEXITSTATUS(status);
-  return outcome;
-}
-
-Outcome Lt2(const std::string& arguments) {
-  return Shell(std::string(LT2_PROGRAM) + " " + arguments + " 2>&1");
-}
-
-nlohmann::json LastLine(const std::string& text) {
-  const size_t end = text.find_last_not_of('\n');
-  const size_t begin = text.rfind('\n', end);
-  return nlohmann::json::parse(text.substr(begin + 1, end - begin), nullptr, false);
-}
-
-class Folder : public testing::Test {
- protected:
-  void SetUp() override {
-    path_ =
-        fs::path(testing::TempDir()) /
-        ("lt2_cli_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  void TearDown() override { fs::remove_all(path_); }
-  std::string Write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name) << text;
-    return (path_ / name).string();
-  }
-  fs::path path_;
-};
 
 TEST(Cli, HelpListsEveryVerb) {
   const Outcome help = Lt2("--help");
@@ -79,9 +26,11 @@ TEST(Cli, HelpListsEveryVerb) {
 
 TEST(Cli, EveryFlagShowsItsDefault) {
   for (const char* verb :
-       {"train", "generate", "score", "bench step", "bench op", "selftest", "data tokenize",
-        "data inspect", "config show", "config check", "ckpt ls", "ckpt show", "ckpt verify",
-        "ckpt diff", "ckpt reshard", "plan", "bench comm", "bench machine", "doctor"}) {
+       {"train",       "generate",      "score",        "bench step",  "bench op",
+        "selftest",    "data tokenize", "data inspect", "config show", "config check",
+        "ckpt ls",     "ckpt show",     "ckpt verify",  "ckpt diff",   "ckpt reshard",
+        "ckpt import", "ckpt export",   "plan",         "bench comm",  "bench machine",
+        "doctor"}) {
     const Outcome help = Lt2(std::string(verb) + " --help");
     ASSERT_EQ(help.exit, 0) << verb << help.out;
     // A description may run over several lines; its flag begins one.
@@ -190,7 +139,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadUse{"ckpt show /nowhere/at/all", "/nowhere/at/all"},
         BadUse{"ckpt verify /nowhere/at/all", "/nowhere/at/all"},
         BadUse{"ckpt diff /nowhere/at/all /", "/nowhere/at/all"},
-        BadUse{"ckpt reshard a b --ranks 0", "from 1 to 65536, got 0"}),
+        BadUse{"ckpt reshard a b --ranks 0", "from 1 to 65536, got 0"},
+        BadUse{"ckpt export /nowhere/at/all b", "/nowhere/at/all"},
+        BadUse{"ckpt export a b --dtype fp8", "--dtype"},
+        BadUse{"ckpt import /nowhere/at/all b", "/nowhere/at/all"},
+        BadUse{"ckpt import . b", "holds neither model.safetensors nor"}),
     [](const auto& info) { return "Case" + std::to_string(info.index); });
 
 TEST(Cli, SetTakesOneValueAndTheLastOneWins) {
@@ -261,65 +214,11 @@ TEST(Cli, AnUnknownLogLevelIsToldOnce) {
   EXPECT_EQ(outcome.out, "warning: LT2_LOG=bogus is none of debug, info, warn; info is taken\n");
 }
 
-// A model of one step.
-class TrainedModel : public Folder {
- protected:
-  void SetUp() override {
-    Folder::SetUp();
-    std::string text;
-    for (int i = 0; i < 60; ++i) text += "Line " + std::to_string(i * 7919 % 1000) + " here.\n\n";
-    Write("text.txt", text);
-    const std::string config =
-        Write("small.toml",
-              "[model]\nwidth = 16\nlayers = 2\nheads = 2\nffn = 32\nvocab = 256\n"
-              "[data]\ntrain = [{ path = \"text.txt\" }]\nsequence = 16\n"
-              "[batch]\ntokens = 32\n[schedule]\ntotal = \"1 steps\"\n");
-    run_ = (path_ / "run").string();
-    const Outcome trained = Lt2("train " + config + " --run-dir " + run_);
-    ASSERT_EQ(trained.exit, 0) << trained.out;
-  }
-  std::string run_;
-};
-
 TEST_F(TrainedModel, TheRunKnowsItsFolder) {
   const Outcome config = Shell("cat " + run_ + "/config.toml");
   EXPECT_NE(config.out.find("\ndir = \"" + run_ + "\"\n"), std::string::npos) << config.out;
   const Outcome listed = Lt2("ckpt ls " + run_);
   EXPECT_NE(listed.out.find(" opens "), std::string::npos) << listed.out;
-}
-
-TEST_F(TrainedModel, ReshardsAndDiffers) {
-  const std::string out = (path_ / "resharded").string();
-  const Outcome made = Lt2("ckpt reshard " + run_ + " " + out + " --ranks 3 --json");
-  ASSERT_EQ(made.exit, 0) << made.out;
-  EXPECT_EQ(LastLine(made.out)["ranks"], 3) << made.out;
-  EXPECT_EQ(Lt2("ckpt verify " + out).exit, 0);
-  EXPECT_EQ(Lt2("ckpt reshard " + run_ + " " + out).exit, 2);  // is there already
-
-  const Outcome same = Lt2("ckpt diff " + run_ + " " + out + " --fail --json");
-  EXPECT_EQ(same.exit, 0) << same.out;
-  EXPECT_EQ(LastLine(same.out)["equal"], true) << same.out;
-
-  const std::string other = (path_ / "other").string();
-  ASSERT_EQ(
-      Lt2("train " + (path_ / "small.toml").string() + " --set run.seed=2 --run-dir " + other).exit,
-      0);
-  const Outcome told = Lt2("ckpt diff " + run_ + " " + other);
-  EXPECT_EQ(told.exit, 0) << told.out;
-  EXPECT_NE(told.out.find(" differ\n"), std::string::npos) << told.out;
-  const Outcome failed = Lt2("ckpt diff " + run_ + " " + other + " --fail --json");
-  EXPECT_EQ(failed.exit, 1) << failed.out;
-  EXPECT_EQ(LastLine(failed.out)["equal"], false) << failed.out;
-}
-
-TEST_F(TrainedModel, ShowsStatistics) {
-  const Outcome shown = Lt2("ckpt show " + run_ + " --stats");
-  EXPECT_EQ(shown.exit, 0) << shown.out;
-  EXPECT_NE(shown.out.find(" 0.0000%  2^"), std::string::npos) << shown.out;
-  const nlohmann::json tensor =
-      LastLine(Lt2("ckpt show " + run_ + " --stats --json").out)["tensors"][0];
-  EXPECT_GT(tensor["norm"], 0.0) << tensor;
-  EXPECT_EQ(tensor["not_finite"], 0) << tensor;
 }
 
 TEST_F(TrainedModel, GeneratesWithinMemoryAndInJson) {
