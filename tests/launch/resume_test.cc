@@ -136,7 +136,7 @@ TEST_F(ResumeTest, ARefusedStartMovesNothing) {
   EXPECT_THAT(Checkpoints("run"), ElementsAre(StepName(3), StepName(4)));
 }
 
-// Four ranks read parts of what one rank saved whole, which no hash covers.
+// Four ranks hold parts of what one rank saved whole; with init_from none holds the moment.
 TEST_F(ResumeTest, ADamagedPathIsRefusedOnAnyMesh) {
   MustTrain("run", {.max_steps = 1});
   const std::string path = CheckpointPath("run", 1);
@@ -214,19 +214,6 @@ TEST_F(ResumeTest, SkipsBeforeAResumeDoNotCountInARow) {
   EXPECT_EQ(std::count_if(events->begin(), events->end(),
                           [](const JsonLine& event) { return event["event"] == "skip"; }),
             2);
-}
-
-TEST(Agree, NamesTheRankUnlessAllFailedAlike) {
-  const absl::Status bad = absl::NotFoundError("/data: no such folder");
-  RunRanks(3, [&](Communicator& world) {
-    EXPECT_TRUE(Agree(world, absl::OkStatus()).ok());
-    EXPECT_EQ(Agree(world, bad), bad);
-    const absl::Status one = Agree(world, world.rank() == 1 ? bad : absl::OkStatus());
-    EXPECT_TRUE(absl::IsNotFound(one)) << one;
-    EXPECT_EQ(one.message(), StrCat("rank 1 (", world.host(), "): /data: no such folder"));
-    const absl::Status mixed = Agree(world, world.rank() == 2 ? absl::DataLossError("x") : bad);
-    EXPECT_THAT(std::string(mixed.message()), testing::StartsWith("rank 0 ("));
-  });
 }
 
 }  // namespace
