@@ -28,13 +28,25 @@ std::map<std::string, std::string> FlatKeys(const std::string& toml) {
   return keys;
 }
 
+// Updates count in AdamW's bias correction; what their norms were decides about skips.
+absl::Status CheckCounters(const CheckpointInfo& info, const std::string& path) {
+  for (const char* key : {"norms", "norm_mean", "norm_variance"}) {
+    if (info.extra.contains(key) && info.extra[key].is_number()) continue;
+    return absl::InvalidArgumentError(StrCat(
+        path, ": its manifest lacks extra.", key,
+        ", without which the run would go on with other losses; train from its weights alone: ",
+        "--resume never --init-from ", path));
+  }
+  return absl::OkStatus();
+}
+
 // A resumed run gets a whole skip_limit of attempts again.
 OptimizerCounters CountersOf(const nlohmann::json& extra) {
   return {.skipped = extra.value("skipped", int64_t{0}),
           .skipped_in_row = 0,
-          .norms = extra.value("norms", int64_t{0}),
-          .norm_mean = extra.value("norm_mean", 0.0),
-          .norm_variance = extra.value("norm_variance", 0.0)};
+          .norms = extra.at("norms").get<int64_t>(),
+          .norm_mean = extra.at("norm_mean").get<double>(),
+          .norm_variance = extra.at("norm_variance").get<double>()};
 }
 
 absl::Status CheckTokenizer(const CheckpointInfo& info, const Loader& loader,
@@ -94,6 +106,7 @@ absl::StatusOr<StartingPoint> LoadFrom(const std::string& path, bool weights_onl
   ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(path, world));
   const CheckpointInfo& info = checkpoint.info();
   RETURN_IF_ERROR(CheckTokenizer(info, loader, path));
+  if (!weights_only) RETURN_IF_ERROR(CheckCounters(info, path));
   std::vector<TensorPiece> pieces = PiecesOf(step, /*owned=*/false);
   if (weights_only) std::erase_if(pieces, [](const TensorPiece& p) { return p.group != "param"; });
   RETURN_IF_ERROR(CheckTensors(checkpoint, pieces, weights_only, config, world));

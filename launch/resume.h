@@ -38,7 +38,8 @@ std::vector<TensorPiece> PiecesOf(TrainStep& step, bool owned);
 // replaces all that was loaded. At success the directory's checkpoints of later steps than the
 // starting one (of every step where the run begins anew) are set aside. Collective. After an error
 // `step` is not to be used. NotFound: a path leads to no checkpoint; InvalidArgument: the stored
-// tensors are not those of the configuration, the tokenizer differs, or `resume` is empty; DataLoss: the checkpoint that was named, or every one of the run,
+// tensors are not those of the configuration, the tokenizer differs, counters of the optimizer are
+// missing, or `resume` is empty; DataLoss: the checkpoint that was named, or every one of the run,
 // is damaged.
 absl::StatusOr<StartingPoint> LoadStart(const std::string& checkpoints_dir,
                                         const std::string& resume, const std::string& init_from,

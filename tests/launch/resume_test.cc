@@ -194,6 +194,30 @@ TEST_F(ResumeTest, AnEmptyResumeIsRefused) {
   EXPECT_THAT(Refusal("run", {.resume = ""}), HasSubstr("auto, never"));
 }
 
+TEST_F(ResumeTest, WithoutItsCountersARunIsRefused) {
+  MustTrain("run", {.max_steps = 1});
+  const std::string path = CheckpointPath("run", 1);
+  for (const char* key : {"norms", "norm_mean", "norm_variance"}) {
+    Manifest manifest = ReadManifest(path).value();
+    const nlohmann::json whole = manifest.info.extra;
+    const auto write = [&](const nlohmann::json& extra) {
+      manifest.info.extra = extra;
+      ASSERT_TRUE(FileSystem::Get().WriteFile(path + "/" + kManifestFile, ToJson(manifest)).ok());
+    };
+    nlohmann::json without = whole;
+    without.erase(key);
+    write(without);
+    for (const std::string& resume : {std::string("auto"), path}) {
+      const std::string refusal = Refusal("run", {.resume = resume, .max_steps = 2});
+      EXPECT_THAT(refusal, HasSubstr(StrCat(path, ": its manifest lacks extra.", key, ",")));
+      EXPECT_THAT(refusal, HasSubstr("--init-from"));
+    }
+    MustTrain("new", {.resume = "never", .init_from = path, .max_steps = 1});
+    write(whole);
+  }
+  MustTrain("run", {.max_steps = 2});
+}
+
 // With two skips in a row saved and three allowed, a resumed run may skip one more: it counts anew.
 TEST_F(ResumeTest, SkipsBeforeAResumeDoNotCountInARow) {
   MustTrain("run", {.max_steps = 1});
