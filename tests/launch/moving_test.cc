@@ -33,7 +33,7 @@ std::vector<MeshCase> Meshes() {
   const std::string tp3 = "parallel.tp=3", sequence = "parallel.sequence_parallel=true";
   const std::string pp2 = "parallel.pp=2", late_weights = "parallel.pipeline=ring-zb";
   return {{"one", 1, 1, {zero0}},
-          {"dp2", 2, 2, {zero0}},
+          {"dp2_zero2", 2, 2, {"parallel.zero=2"}},
           {"dp4_zero1", 4, 4, {zero1}},
           {"tp3_sp_zero1", 3, 1, {zero1, tp3, sequence}},
           {"cp2_zero1", 2, 1, {zero1, cp2}},
