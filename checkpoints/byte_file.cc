@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <utility>
 #include <vector>
@@ -17,8 +16,6 @@
 
 namespace lt2 {
 namespace {
-
-std::atomic<int64_t> bytes_read_so_far{0};
 
 // Reads a range in pieces of bounded size, which `use` gets with their offsets.
 template <class Use>
@@ -61,12 +58,14 @@ ByteFile::ByteFile(std::string path, int descriptor, int64_t size)
 ByteFile::ByteFile(ByteFile&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
-      size_(other.size_) {}
+      size_(other.size_),
+      bytes_read_(other.bytes_read()) {}
 
 ByteFile& ByteFile::operator=(ByteFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(descriptor_, other.descriptor_);
   std::swap(size_, other.size_);
+  bytes_read_ = other.bytes_read_.exchange(bytes_read_);
   return *this;
 }
 
@@ -83,7 +82,7 @@ absl::Status ByteFile::Read(int64_t offset, std::span<std::byte> to) const {
       return absl::DataLossError(StrCat(path_, ": ends at byte ", offset, ", ", to.size(),
                                         " bytes short of what is stored there"));
     }
-    bytes_read_so_far.fetch_add(got, std::memory_order_relaxed);
+    bytes_read_.fetch_add(got, std::memory_order_relaxed);
     to = to.subspan(got);
     offset += got;
   }
@@ -102,8 +101,6 @@ absl::Status ByteFile::Write(int64_t offset, std::span<const std::byte> from) co
   sync_file_range(descriptor_, begin, offset - begin, SYNC_FILE_RANGE_WRITE);  // a hint
   return absl::OkStatus();
 }
-
-int64_t ByteFile::bytes_read() { return bytes_read_so_far.load(std::memory_order_relaxed); }
 
 void ByteFile::DropCache() const { posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED); }
 

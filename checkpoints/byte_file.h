@@ -1,6 +1,7 @@
 // Positional reads and writes of a file, and the hash of what lies between its boxes.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -31,8 +32,7 @@ class ByteFile {
   absl::Status Write(int64_t offset, std::span<const std::byte> from) const;
   // Asks the system to forget what it holds of the file in memory: the next read meets the disk.
   void DropCache() const;
-  // Of all files of this process, so far.
-  static int64_t bytes_read();
+  int64_t bytes_read() const { return bytes_read_; }
 
  private:
   static absl::StatusOr<ByteFile> OpenFor(int flags, const std::string& path);
@@ -41,6 +41,7 @@ class ByteFile {
   std::string path_;
   int descriptor_ = -1;
   int64_t size_ = 0;
+  mutable std::atomic<int64_t> bytes_read_ = 0;
 };
 
 struct ByteRange {

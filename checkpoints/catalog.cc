@@ -4,7 +4,6 @@
 #include <charconv>
 
 #include "absl/strings/str_format.h"
-#include "checkpoints/agreement.h"
 #include "checkpoints/reader.h"
 #include "checkpoints/verify.h"
 #include "core/file.h"
@@ -29,6 +28,15 @@ bool IsCheckpoint(std::string path) {
 std::string RootOf(const std::string& path) {
   const std::string inner = JoinPath(path, "checkpoints");
   return FileSystem::Get().IsDirectory(inner) ? inner : path;
+}
+
+absl::Status CheckDirectory(const std::string& path) {
+  if (FileSystem::Get().IsDirectory(path)) return absl::OkStatus();
+  return absl::NotFoundError(StrCat(path, ": no such checkpoint or run directory"));
+}
+
+absl::Status NoCheckpoint(const std::string& root) {
+  return absl::NotFoundError(StrCat(root, ": there is no checkpoint"));
 }
 
 CheckpointSummary Summarise(const StepDirectory& directory, bool verify,
@@ -94,34 +102,34 @@ absl::StatusOr<std::vector<StepDirectory>> ListSteps(const std::string& root) {
   return steps;
 }
 
-absl::StatusOr<std::string> FindNewestSound(const std::string& root, const WarningSink& warn) {
+absl::StatusOr<std::vector<std::string>> NewestFirst(const std::string& root) {
   ASSIGN_OR_RETURN(const std::vector<StepDirectory> steps, ListSteps(root));
-  if (steps.empty()) return absl::NotFoundError(StrCat(root, ": there is no checkpoint"));
-  for (auto it = steps.rbegin(); it != steps.rend(); ++it) {
-    const absl::StatusOr<VerifyReport> report = Verify(it->path);
+  std::vector<std::string> paths;
+  for (auto it = steps.rbegin(); it != steps.rend(); ++it) paths.push_back(it->path);
+  return paths;
+}
+
+absl::StatusOr<std::string> FindNewestSound(const std::string& root, const WarningSink& warn) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> paths, NewestFirst(root));
+  if (paths.empty()) return NoCheckpoint(root);
+  for (const std::string& path : paths) {
+    const absl::StatusOr<VerifyReport> report = Verify(path);
     // A file in a checkpoint's place, or one removed meanwhile, must not look like a fresh start.
     if (!report.ok() && !absl::IsNotFound(report.status())) return report.status();
-    if (report.ok() && report->sound()) return it->path;
+    if (report.ok() && report->sound()) return path;
     const absl::Status why = report.ok() ? report->status() : report.status();
     warn(StrCat(why.message(), "\n  looking for an older checkpoint"));
   }
   return absl::DataLossError(
-      StrCat(root, ": all ", steps.size(),
+      StrCat(root, ": all ", paths.size(),
              " checkpoints are damaged; to begin anew choose another run directory"));
 }
 
-absl::StatusOr<std::string> FindNewestSound(const std::string& root, Communicator& world,
-                                            const WarningSink& warn) {
-  absl::StatusOr<std::string> found = "";
-  if (world.rank() == 0) found = FindNewestSound(root, warn);
-  return BroadcastResult(world, found);
-}
-
 std::string NewestThatOpens(const std::string& root) {
-  const absl::StatusOr<std::vector<StepDirectory>> steps = ListSteps(root);
-  if (!steps.ok()) return "";
-  for (auto it = steps->rbegin(); it != steps->rend(); ++it) {
-    if (Checkpoint::Open(it->path).ok()) return it->path;
+  const absl::StatusOr<std::vector<std::string>> paths = NewestFirst(root);
+  if (!paths.ok()) return "";
+  for (const std::string& path : *paths) {
+    if (Checkpoint::Open(path).ok()) return path;
   }
   return "";
 }
@@ -197,17 +205,17 @@ absl::StatusOr<std::vector<CheckpointSummary>> ListCheckpoints(const std::string
 
 absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path, const WarningSink& warn) {
   if (IsCheckpoint(path)) return path;
-  if (!FileSystem::Get().IsDirectory(path)) {
-    return absl::NotFoundError(StrCat(path, ": no such checkpoint or run directory"));
-  }
+  RETURN_IF_ERROR(CheckDirectory(path));
   return FindNewestSound(RootOf(path), warn);
 }
 
-absl::StatusOr<std::string> ResolveSound(const std::string& path, const WarningSink& warn) {
-  if (!IsCheckpoint(path)) return ResolveCheckpoint(path, warn);
-  ASSIGN_OR_RETURN(const VerifyReport report, Verify(path));
-  RETURN_IF_ERROR(report.status());
-  return path;
+absl::StatusOr<std::vector<std::string>> CheckpointsAt(const std::string& path) {
+  if (IsCheckpoint(path)) return std::vector<std::string>{path};
+  RETURN_IF_ERROR(CheckDirectory(path));
+  const std::string root = RootOf(path);
+  ASSIGN_OR_RETURN(std::vector<std::string> paths, NewestFirst(root));
+  if (paths.empty()) return NoCheckpoint(root);
+  return paths;
 }
 
 }  // namespace lt2

@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "checkpoints/manifest.h"
 #include "checkpoints/scan.h"
-#include "parallel/communicator.h"
 
 namespace lt2 {
 
@@ -29,6 +28,9 @@ struct StepDirectory {
 // The published checkpoints under `root`, oldest first; none if `root` does not exist.
 absl::StatusOr<std::vector<StepDirectory>> ListSteps(const std::string& root);
 
+// Their paths, newest first.
+absl::StatusOr<std::vector<std::string>> NewestFirst(const std::string& root);
+
 using WarningSink = std::function<void(const std::string&)>;
 
 // The newest checkpoint all of whose bytes match its manifest. Damaged ones are skipped with a
@@ -36,9 +38,6 @@ using WarningSink = std::function<void(const std::string&)>;
 // InvalidArgument if the newest one needs a newer program; else what kept one from being read,
 // which is no reason to take an older one.
 absl::StatusOr<std::string> FindNewestSound(const std::string& root, const WarningSink& warn);
-// The same for a group of ranks: rank 0 looks, every rank gets its answer.
-absl::StatusOr<std::string> FindNewestSound(const std::string& root, Communicator& world,
-                                            const WarningSink& warn);
 
 // The path of the newest checkpoint that opens (manifest, sizes and frames), "" if none does.
 std::string NewestThatOpens(const std::string& root);
@@ -77,7 +76,8 @@ absl::StatusOr<std::vector<CheckpointSummary>> ListCheckpoints(const std::string
 // One directory of tensors from what a user names: a checkpoint itself, or the newest sound one of
 // a run directory or of a checkpoints folder. NotFound if `path` is none of these.
 absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path, const WarningSink& warn);
-// The same, and every byte of a checkpoint itself is read too: DataLoss naming files and tensors.
-absl::StatusOr<std::string> ResolveSound(const std::string& path, const WarningSink& warn);
+// What a user names without a look inside: a checkpoint itself, or all of a run directory or of a
+// checkpoints folder, newest first. NotFound if `path` is none of these or there is no checkpoint.
+absl::StatusOr<std::vector<std::string>> CheckpointsAt(const std::string& path);
 
 }  // namespace lt2

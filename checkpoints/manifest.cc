@@ -255,15 +255,19 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text, const std::string&
   }
 }
 
-absl::StatusOr<Manifest> ReadManifest(const std::string& directory) {
+absl::StatusOr<std::string> ReadManifestText(const std::string& directory) {
   const std::string path = JoinPath(directory, kManifestFile);
   FileSystem& files = FileSystem::Get();
-  const absl::StatusOr<std::string> text = files.ReadFile(path);
+  absl::StatusOr<std::string> text = files.ReadFile(path);
   if (absl::IsNotFound(text.status()) && files.IsDirectory(directory)) {
     return absl::DataLossError(StrCat(path, ": a file of this checkpoint is missing"));
   }
-  RETURN_IF_ERROR(text.status());
-  return ParseManifest(*text, path);
+  return text;
+}
+
+absl::StatusOr<Manifest> ReadManifest(const std::string& directory) {
+  ASSIGN_OR_RETURN(const std::string text, ReadManifestText(directory));
+  return ParseManifest(text, JoinPath(directory, kManifestFile));
 }
 
 absl::Status CheckTiling(const StoredTensor& tensor) {

@@ -87,8 +87,10 @@ void from_json(const nlohmann::json& json, StoredTensor& tensor);
 std::string ToJson(const Manifest& manifest);
 // `source` names the file in messages.
 absl::StatusOr<Manifest> ParseManifest(std::string_view text, const std::string& source);
-// Reads DIRECTORY/manifest.json. NotFound if there is no such directory; DataLoss if the directory
-// lacks it or it is damaged; else as ParseManifest, or what kept it from being read.
+// The text of DIRECTORY/manifest.json. NotFound if there is no such directory; DataLoss if the
+// directory lacks it; else what kept it from being read.
+absl::StatusOr<std::string> ReadManifestText(const std::string& directory);
+// The same, parsed.
 absl::StatusOr<Manifest> ReadManifest(const std::string& directory);
 
 // OK if the boxes cover the tensor and no two overlap, else DataLoss saying which elements do not.

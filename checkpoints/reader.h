@@ -1,10 +1,15 @@
 // Opens a checkpoint and loads any boxes of its tensors, whatever mesh wrote them.
 //
-//   ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory));
+//   ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory, world));
 //   RETURN_IF_ERROR(checkpoint.Load(pieces));
+//
+// The ranks of a group read together: every byte is read once, by one of them, who holds it against
+// its hash and passes it on to those that want it. So a load costs the disk no more than the
+// checkpoint's bytes, and nothing goes unchecked.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,49 +17,62 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "checkpoints/shard_file.h"
+#include "parallel/communicator.h"
 
 namespace lt2 {
 
 struct LoadOptions {
-  // Also read and check those stored boxes whole of which only a part is wanted.
-  bool verify_all = false;
   // f32 and f64 may be loaded into each other; otherwise dtypes must agree.
   bool convert = false;
+  // Also read and check what no piece wants.
+  bool whole = false;
+  // What a rank reads, and passes on, at a time; some times as much is held in memory.
+  int64_t round_bytes = 16 << 20;
 };
 
 class Checkpoint {
  public:
   // Reads the manifest and checks of every file that it is there, has its size and its frame.
-  // NotFound if there is no such directory; DataLoss naming the damaged or missing file (the
+  // NotFound if there is no such directory; DataLoss naming the damaged or missing files (the
   // manifest is one); InvalidArgument if the format is newer than this program; else what kept a
   // file from being read.
   static absl::StatusOr<Checkpoint> Open(const std::string& directory);
+  // The same by a group of ranks, which share the files out and get the same status. `group` must
+  // outlive the checkpoint. Collective.
+  static absl::StatusOr<Checkpoint> Open(const std::string& directory, Communicator& group);
 
   const std::string& directory() const { return directory_; }
   const CheckpointInfo& info() const { return manifest_.info; }
   const Manifest& manifest() const { return manifest_; }
-  // An open file of the checkpoint; `name` must be one of the manifest's.
+  // An open file of a checkpoint that one process opened for itself; `name` must be one of the
+  // manifest's.
   const ByteFile& file(const std::string& name) const { return files_.at(name); }
 
-  // Fills every piece from the stored boxes it intersects, reading only what it needs. A box read
-  // whole is held against its hash: DataLoss naming file and tensor. Of a box that is wanted in
-  // part damage goes unseen without `verify_all` (Verify the checkpoint before), but for a file too
-  // short. NotFound: no such tensor; InvalidArgument: its shape or dtype differs. Only this rank's
-  // pieces; not collective.
+  // Fills the pieces of all ranks of the group from the stored boxes. Every rank gets the same
+  // status, and only if it is OK what was loaded is to be trusted. DataLoss naming files and
+  // tensors that are damaged; NotFound: no such tensor; InvalidArgument: its shape or dtype
+  // differs; else what kept a file from being read. Collective.
   absl::Status Load(std::span<const TensorPiece> pieces, const LoadOptions& options = {});
 
+  // What this rank has read of the checkpoint so far.
+  int64_t bytes_read() const;
+
  private:
-  Checkpoint(std::string directory, Manifest manifest)
-      : directory_(std::move(directory)), manifest_(std::move(manifest)) {}
+  Checkpoint(std::string directory, std::shared_ptr<Communicator> group)
+      : directory_(std::move(directory)), group_(std::move(group)) {}
+  static absl::StatusOr<Checkpoint> Open(const std::string& directory,
+                                         std::shared_ptr<Communicator> group);
+  absl::Status ReadManifestTogether();
   absl::Status CheckFiles();
-  absl::Status LoadPiece(const TensorPiece& piece, const LoadOptions& options);
-  absl::Status LoadBox(const StoredTensor& tensor, const StoredBox& stored,
-                       const TensorPiece& piece, const LoadOptions& options);
+  absl::StatusOr<const ByteFile*> OpenFile(const std::string& name);
+  // What all ranks have found: the first failure, else DataLoss of all damages. Collective.
+  absl::Status AgreeOn(const absl::Status& failure, const std::vector<absl::Status>& damages);
 
   std::string directory_;
+  std::shared_ptr<Communicator> group_;
   Manifest manifest_;
+  int64_t manifest_bytes_ = 0;             // that this rank read of it
   std::map<std::string, ByteFile> files_;  // open, by name
-  std::vector<std::byte> scratch_;
 };
 
 }  // namespace lt2

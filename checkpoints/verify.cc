@@ -69,13 +69,19 @@ absl::Status VerifyBoxes(const std::string& path, const StoredBoxes& boxes,
 
 }  // namespace
 
-absl::Status VerifyReport::status() const {
-  if (sound()) return absl::OkStatus();
+absl::Status DamageStatus(const std::string& directory, const std::vector<std::string>& damages) {
+  if (damages.empty()) return absl::OkStatus();
   std::string text = StrCat(directory, " is damaged");
   const size_t shown = std::min<size_t>(damages.size(), 10);
-  for (size_t i = 0; i < shown; ++i) StrAppend(&text, "\n  ", damages[i].what);
+  for (size_t i = 0; i < shown; ++i) StrAppend(&text, "\n  ", damages[i]);
   if (shown < damages.size()) StrAppend(&text, "\n  and ", damages.size() - shown, " more");
   return absl::DataLossError(text);
+}
+
+absl::Status VerifyReport::status() const {
+  std::vector<std::string> texts;
+  for (const Damage& damage : damages) texts.push_back(damage.what);
+  return DamageStatus(directory, texts);
 }
 
 absl::StatusOr<VerifyReport> Verify(const std::string& directory, const ScanOptions& options) {

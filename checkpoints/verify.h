@@ -18,13 +18,15 @@ struct Damage {
   std::string what;    // the whole message, naming both
 };
 
+// DataLoss listing up to ten of them, or OK if there are none.
+absl::Status DamageStatus(const std::string& directory, const std::vector<std::string>& damages);
+
 struct VerifyReport {
   std::string directory;
   Manifest manifest;  // empty if it could not be read
   std::vector<Damage> damages;
   bool sound() const { return damages.empty(); }
-  // OK, or DataLoss listing up to ten damages.
-  absl::Status status() const;
+  absl::Status status() const;  // DamageStatus of them
 };
 
 // Reads every byte of the checkpoint, several files and boxes at once. Damage is what differs from

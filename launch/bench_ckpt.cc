@@ -5,13 +5,13 @@
 #include <thread>
 #include <vector>
 
+#include "checkpoints/agreement.h"
 #include "checkpoints/reader.h"
 #include "checkpoints/writer.h"
 #include "core/file.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
 #include "core/trace.h"
-#include "launch/resume.h"
 
 namespace lt2 {
 namespace {
@@ -92,7 +92,8 @@ absl::StatusOr<CheckpointTiming> BenchCheckpoint(const std::string& folder, int6
       ASSIGN_OR_RETURN(const double disk_s,
                        Timed(world, [&] { return files.WriteFile(file, plain); }));
       ASSIGN_OR_RETURN(const double load_s, Timed(world, [&]() -> absl::Status {
-                         ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(saved.path));
+                         ASSIGN_OR_RETURN(Checkpoint checkpoint,
+                                          Checkpoint::Open(saved.path, world));
                          return checkpoint.Load(pieces);
                        }));
       if (run == 0) continue;  // warms up

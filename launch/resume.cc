@@ -1,6 +1,5 @@
 #include "launch/resume.h"
 
-#include <algorithm>
 #include <map>
 #include <sstream>
 
@@ -10,6 +9,7 @@
 #include "core/log.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
+#include "parallel/reduce_scalars.h"
 
 namespace lt2 {
 namespace {
@@ -28,13 +28,25 @@ std::map<std::string, std::string> FlatKeys(const std::string& toml) {
   return keys;
 }
 
+// Updates count in AdamW's bias correction; what their norms were decides about skips.
+absl::Status CheckCounters(const CheckpointInfo& info, const std::string& path) {
+  for (const char* key : {"norms", "norm_mean", "norm_variance"}) {
+    if (info.extra.contains(key) && info.extra[key].is_number()) continue;
+    return absl::InvalidArgumentError(StrCat(
+        path, ": its manifest lacks extra.", key,
+        ", without which the run would go on with other losses; train from its weights alone: ",
+        "--resume never --init-from ", path));
+  }
+  return absl::OkStatus();
+}
+
 // A resumed run gets a whole skip_limit of attempts again.
 OptimizerCounters CountersOf(const nlohmann::json& extra) {
   return {.skipped = extra.value("skipped", int64_t{0}),
           .skipped_in_row = 0,
-          .norms = extra.value("norms", int64_t{0}),
-          .norm_mean = extra.value("norm_mean", 0.0),
-          .norm_variance = extra.value("norm_variance", 0.0)};
+          .norms = extra.at("norms").get<int64_t>(),
+          .norm_mean = extra.at("norm_mean").get<double>(),
+          .norm_variance = extra.at("norm_variance").get<double>()};
 }
 
 absl::Status CheckTokenizer(const CheckpointInfo& info, const Loader& loader,
@@ -64,48 +76,50 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, std::span<const TensorPi
              weights_only ? "choose another one for --init-from" : "train with --resume never"));
 }
 
-using Resolver = absl::StatusOr<std::string> (&)(const std::string&, const WarningSink&);
-
-// The checkpoint that the value of `flag` leads to. Collective.
-absl::StatusOr<std::string> Lookup(std::string_view flag, const std::string& value,
-                                   Resolver resolve, Communicator& world) {
-  absl::StatusOr<std::string> found = "";
-  if (world.rank() == 0) {
-    found = resolve(value, LogWarn);
-    if (!found.ok()) {
-      found = absl::Status(found.status().code(), StrCat(flag, " ", found.status().message()));
-    }
+// The checkpoints that the value of `flag` leads to, newest first. Collective.
+absl::StatusOr<std::vector<std::string>> Lookup(std::string_view flag, const std::string& value,
+                                                Communicator& world) {
+  absl::StatusOr<std::vector<std::string>> found;
+  if (world.rank() == 0) found = CheckpointsAt(value);
+  if (!found.ok()) {
+    found = absl::Status(found.status().code(), StrCat(flag, " ", found.status().message()));
   }
-  return BroadcastResult(world, found);
+  return BroadcastList(world, found);
 }
 
-// The run's own checkpoint to go on from; "" for none. Collective.
-absl::StatusOr<std::string> ToResume(const std::string& checkpoints_dir, const std::string& resume,
-                                     Communicator& world) {
+// The run's own checkpoints that may be gone on from, newest first. Collective.
+absl::StatusOr<std::vector<std::string>> ToResume(const std::string& checkpoints_dir,
+                                                  const std::string& resume, Communicator& world) {
   if (resume.empty()) {
     return absl::InvalidArgumentError(
         "--resume is empty; it may be auto, never, or the path of a checkpoint or a run directory");
   }
-  if (resume == "never") return "";
-  if (resume != "auto") return Lookup("--resume", resume, ResolveSound, world);
-  absl::StatusOr<std::string> newest = FindNewestSound(checkpoints_dir, world, LogWarn);
-  if (absl::IsNotFound(newest.status())) return "";
-  return newest;
+  if (resume == "never") return std::vector<std::string>();
+  if (resume != "auto") return Lookup("--resume", resume, world);
+  absl::StatusOr<std::vector<std::string>> own = std::vector<std::string>();
+  if (world.rank() == 0) own = NewestFirst(checkpoints_dir);
+  return BroadcastList(world, own);
 }
 
-// Loads the checkpoint at `path`, which was verified. Collective.
+// Loads the checkpoint at `path`, or tells what is damaged of it. Collective.
 absl::StatusOr<StartingPoint> LoadFrom(const std::string& path, bool weights_only,
                                        const RunConfig& config, const Loader& loader,
                                        TrainStep& step, Communicator& world) {
-  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(path);
-  RETURN_IF_ERROR(Agree(world, checkpoint.status()));
-  const CheckpointInfo& info = checkpoint->info();
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(path, world));
+  const CheckpointInfo& info = checkpoint.info();
   RETURN_IF_ERROR(CheckTokenizer(info, loader, path));
+  if (!weights_only) RETURN_IF_ERROR(CheckCounters(info, path));
   std::vector<TensorPiece> pieces = PiecesOf(step, /*owned=*/false);
   if (weights_only) std::erase_if(pieces, [](const TensorPiece& p) { return p.group != "param"; });
-  RETURN_IF_ERROR(CheckTensors(*checkpoint, pieces, weights_only, config, world));
-  RETURN_IF_ERROR(Agree(world, checkpoint->Load(pieces, {.convert = true})));
-  StartingPoint start{.state = {}, .checkpoint = path, .mesh = info.mesh, .differences = {}};
+  RETURN_IF_ERROR(CheckTensors(checkpoint, pieces, weights_only, config, world));
+  // Weights alone are taken of a sound checkpoint too.
+  RETURN_IF_ERROR(checkpoint.Load(pieces, {.convert = true, .whole = true}));
+  StartingPoint start;
+  start.checkpoint = path;
+  start.mesh = info.mesh;
+  auto bytes_read = static_cast<double>(checkpoint.bytes_read());
+  ReduceScalars(world, {&bytes_read, 1}, {});
+  start.bytes_read = static_cast<int64_t>(bytes_read);
   if (weights_only) return start;
 
   step.optimizer().set_counters(CountersOf(info.extra));
@@ -119,24 +133,30 @@ absl::StatusOr<StartingPoint> LoadFrom(const std::string& path, bool weights_onl
   return start;
 }
 
-}  // namespace
-
-absl::Status Agree(Communicator& world, const absl::Status& status) {
-  absl::StatusOr<std::string> mine = std::string();
-  if (!status.ok()) mine = status;
-  const std::vector<absl::StatusOr<std::string>> results = GatherResults(world, mine);
-  const auto failed =
-      std::find_if(results.begin(), results.end(), [](const auto& result) { return !result.ok(); });
-  if (failed == results.end()) return absl::OkStatus();
-  const bool alike = std::all_of(results.begin(), results.end(), [&](const auto& result) {
-    return result.status() == failed->status();
-  });
-  if (alike) return failed->status();
-  const int rank = static_cast<int>(failed - results.begin());
-  const std::vector<std::string> hosts = world.GatherStrings(world.host());
-  return absl::Status(failed->status().code(),
-                      StrCat("rank ", rank, " (", hosts[rank], "): ", failed->status().message()));
+// The first sound one of `paths`, of which there is one at least. What is loaded of a damaged one
+// does not stay: the next one has the same tensors, and an error ends the run. Collective.
+absl::StatusOr<StartingPoint> LoadFirstSound(std::span<const std::string> paths, bool weights_only,
+                                             const RunConfig& config, const Loader& loader,
+                                             TrainStep& step, Communicator& world) {
+  for (size_t i = 0;; ++i) {
+    absl::StatusOr<StartingPoint> start =
+        LoadFrom(paths[i], weights_only, config, loader, step, world);
+    // A file in a checkpoint's place, or one removed meanwhile, is passed over as well.
+    const bool damaged = absl::IsDataLoss(start.status()) || absl::IsNotFound(start.status());
+    if (!damaged) return start;
+    if (i + 1 == paths.size()) {
+      return absl::DataLossError(
+          StrCat(start.status().message(), "\nno sound checkpoint is left: ",
+                 weights_only ? "choose another one for --init-from"
+                              : "name another one, or begin anew in another run directory"));
+    }
+    if (world.rank() == 0) {
+      LogWarn(StrCat(start.status().message(), "\n  looking for an older checkpoint"));
+    }
+  }
 }
+
+}  // namespace
 
 std::vector<TensorPiece> PiecesOf(TrainStep& step, bool owned) {
   Optimizer& optimizer = step.optimizer();
@@ -181,17 +201,20 @@ absl::StatusOr<StartingPoint> LoadStart(const std::string& checkpoints_dir,
                                         const std::string& resume, const std::string& init_from,
                                         const RunConfig& config, const Loader& loader,
                                         TrainStep& step, Communicator& world) {
-  ASSIGN_OR_RETURN(std::string path, ToResume(checkpoints_dir, resume, world));
-  const bool resumes = !path.empty();
-  if (resumes && !init_from.empty()) {
-    RETURN_IF_ERROR(Lookup("--init-from", init_from, ResolveCheckpoint, world).status());
-    LogInfo(StrCat("--init-from ", init_from, " is not used: the run goes on from ", path));
-  } else if (!init_from.empty()) {
-    ASSIGN_OR_RETURN(path, Lookup("--init-from", init_from, ResolveSound, world));
+  ASSIGN_OR_RETURN(std::vector<std::string> paths, ToResume(checkpoints_dir, resume, world));
+  const bool resumes = !paths.empty();
+  if (!init_from.empty()) {
+    ASSIGN_OR_RETURN(std::vector<std::string> weights, Lookup("--init-from", init_from, world));
+    if (!resumes) paths = std::move(weights);
   }
   StartingPoint start;
-  if (!path.empty()) {
-    ASSIGN_OR_RETURN(start, LoadFrom(path, /*weights_only=*/!resumes, config, loader, step, world));
+  if (!paths.empty()) {
+    ASSIGN_OR_RETURN(start,
+                     LoadFirstSound(paths, /*weights_only=*/!resumes, config, loader, step, world));
+  }
+  if (resumes && !init_from.empty()) {
+    LogInfo(
+        StrCat("--init-from ", init_from, " is not used: the run goes on from ", start.checkpoint));
   }
   absl::Status aside;
   if (world.rank() == 0) aside = SetAsideAfter(checkpoints_dir, resumes ? start.state.step : -1);

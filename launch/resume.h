@@ -24,22 +24,23 @@ struct StartingPoint {
   std::string checkpoint;                // "" if none was loaded
   std::string mesh;                      // that wrote it
   std::vector<std::string> differences;  // "section.key: then -> now"
+  int64_t bytes_read = 0;                // of the checkpoint, by all ranks
 };
-
-// Every rank's status as one: OK, or the first failing rank's error, the same on every rank; it
-// names the rank and its host unless all failed alike. Collective.
-absl::Status Agree(Communicator& world, const absl::Status& status);
 
 // The pieces of an optimizer as checkpoints see them. `owned`: what this rank saves, else all it
 // holds.
 std::vector<TensorPiece> PiecesOf(TrainStep& step, bool owned);
 
 // Loads what `resume` ("auto", "never", a path) and `init_from` (a path; "": none) ask for into
-// `step`. Where `resume` finds a checkpoint init_from is looked up and not used. What is loaded was
-// read and verified whole by rank 0 before. At success the directory's checkpoints of later steps
-// than the starting one (of every step where the run begins anew) are set aside. Collective.
-// NotFound: a path leads to no checkpoint; InvalidArgument: the stored tensors are not those of the
-// configuration, the tokenizer differs, or `resume` is empty; DataLoss: damaged.
+// `step`. Where `resume` finds a checkpoint init_from is looked up and not used. Every byte of what
+// is loaded is read once by all ranks together and held against its hash; where one is found
+// damaged all leave that checkpoint with a warning for the next older one of the run, which
+// replaces all that was loaded. At success the directory's checkpoints of later steps than the
+// starting one (of every step where the run begins anew) are set aside. Collective. After an error
+// `step` is not to be used. NotFound: a path leads to no checkpoint; InvalidArgument: the stored
+// tensors are not those of the configuration, the tokenizer differs, counters of the optimizer are
+// missing, or `resume` is empty; DataLoss: the checkpoint that was named, or every one of the run,
+// is damaged.
 absl::StatusOr<StartingPoint> LoadStart(const std::string& checkpoints_dir,
                                         const std::string& resume, const std::string& init_from,
                                         const RunConfig& config, const Loader& loader,

@@ -171,9 +171,11 @@ absl::Status Trainer::OpenRunDir() {
 }
 
 absl::Status Trainer::Start() {
+  const double begun = MonotonicSeconds();
   ASSIGN_OR_RETURN(const StartingPoint start,
                    LoadStart(options_.rehearse ? "" : paths_.checkpoints(), options_.resume,
                              options_.init_from, config_, *loader_, *step_, world_));
+  const double loading_s = MonotonicSeconds() - begun;
   const JsonLine environment = Environment(config_, mesh_, options_.device, world_);
   if (run_dir_ != nullptr) MustHold(run_dir_->Describe(config_.ToToml(), environment));
   state_ = start.state;
@@ -183,6 +185,8 @@ absl::Status Trainer::Start() {
     LogInfo(StrCat("resuming after step ", state_.step, " from ", start.checkpoint, " (written by ",
                    start.mesh, "); next learning rate ",
                    schedule_->LearningRate(state_.tokens + config_.batch.tokens)));
+    LogInfo(absl::StrFormat("read %.1f MiB of it in %.1f s",
+                            static_cast<double>(start.bytes_read) / (1 << 20), loading_s));
     for (const std::string& key : start.differences) {
       if (world_.rank() == 0) LogWarn(StrCat("differs from the checkpoint: ", key));
     }
@@ -190,6 +194,8 @@ absl::Status Trainer::Start() {
                      {"checkpoint", start.checkpoint},
                      {"mesh_then", start.mesh},
                      {"mesh", mesh_.ToString()},
+                     {"bytes_read", start.bytes_read},
+                     {"loading_s", loading_s},
                      {"differences", start.differences}});
     saver_->Found(start.checkpoint, state_.step);
   }

@@ -1,9 +1,9 @@
 #include "tools/device.h"
 
+#include "checkpoints/agreement.h"
 #include "core/cuda.h"
 #include "core/log.h"
 #include "core/strings.h"
-#include "launch/resume.h"
 #include "parallel/gpus.h"
 #include "parallel/nccl_communicator.h"
 

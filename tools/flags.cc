@@ -3,11 +3,11 @@
 #include <cmath>
 
 #include "absl/strings/numbers.h"
+#include "checkpoints/agreement.h"
 #include "core/hash.h"
 #include "core/log.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
-#include "launch/resume.h"
 #include "launch/threads.h"
 #include "parallel/mpi_communicator.h"
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "core/log.h"
 #include "tests/checkpoints/saving.h"
 #include "tests/support/faulty_file.h"
 #include "tests/support/temporary_directory.h"
@@ -34,7 +33,27 @@ class DamageTest : public testing::Test {
     newer_ = SaveSample(directory_.path(), 2, 22, 3).value().path;
     manifest_ = ReadManifest(newer_).value();
   }
-  // Verify finds it in this file and tensor, and FindNewestSound falls back with a warning.
+  // Loads rows of every tensor on each of several ranks, which must get the same status.
+  absl::Status LoadByGroup(int ranks) {
+    std::vector<absl::Status> statuses(ranks);
+    RunRanks(ranks, [&](Communicator& world) {
+      absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(newer_, world);
+      absl::Status& status = statuses[world.rank()];
+      status = checkpoint.status();
+      if (!status.ok()) return;
+      std::vector<TensorPiece> pieces;
+      for (const SampleTensor& tensor : SampleTensors()) {
+        const int64_t rows = tensor.shape[0];
+        pieces.push_back(EmptyPiece(tensor, Box::RowsOf(tensor.shape, rows * world.rank() / ranks,
+                                                        rows * (world.rank() + 1) / ranks)));
+      }
+      status = checkpoint->Load(pieces);
+    });
+    for (const absl::Status& status : statuses) EXPECT_EQ(status, statuses[0]);
+    return statuses[0];
+  }
+  // Verify finds it in this file and tensor, so do ranks that load the checkpoint, and
+  // FindNewestSound falls back with a warning.
   void ExpectFound(const std::string& file, const std::string& tensor) {
     const auto report = Verify(newer_);
     ASSERT_TRUE(report.ok()) << report.status();
@@ -46,6 +65,13 @@ class DamageTest : public testing::Test {
         });
     EXPECT_TRUE(found) << report->status();
     EXPECT_TRUE(absl::IsDataLoss(report->status()));
+
+    for (int ranks : {1, 3}) {
+      const absl::Status loaded = LoadByGroup(ranks);
+      EXPECT_TRUE(absl::IsDataLoss(loaded)) << loaded;
+      EXPECT_NE(loaded.message().find(JoinPath(newer_, file)), std::string::npos) << loaded;
+      EXPECT_NE(loaded.message().find(tensor), std::string::npos) << loaded;
+    }
 
     std::vector<std::string> warnings;
     const auto sound = FindNewestSound(
@@ -137,16 +163,45 @@ TEST_F(DamageTest, AllDamagedIsAnErrorNotAFreshStart) {
   EXPECT_EQ(warnings, 2);
 }
 
-TEST_F(DamageTest, ACheckpointNamedItselfIsReadWhole) {
-  const auto ignore = [](const std::string&) {};
-  EXPECT_EQ(ResolveSound(newer_, ignore).value(), newer_);
-  EXPECT_EQ(ResolveSound(directory_.path(), ignore).value(), newer_);
+TEST_F(DamageTest, WhatNobodyWantsIsReadIfAskedFor) {
   const StoredTensor& tensor = manifest_.tensors.front();
   const StoredBox& box = tensor.boxes.front();
   FlipBit(JoinPath(newer_, box.file), box.offset, 0);
-  const absl::Status status = ResolveSound(newer_, ignore).status();
+  auto checkpoint = Checkpoint::Open(newer_);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_TRUE(checkpoint->Load({}).ok());
+  const absl::Status status = checkpoint->Load({}, {.whole = true});
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_NE(status.message().find(box.file + ": " + tensor.path()), std::string::npos) << status;
+}
+
+// Damage of several ranks' boxes is told in one message.
+TEST_F(DamageTest, AllDamagedTensorsAreNamed) {
+  for (const char* path : {"adam_v/embed.weight", "param/embed.weight", "param/norm.weight"}) {
+    const StoredBox& box = manifest_.Find(path)->boxes.back();
+    FlipBit(JoinPath(newer_, box.file), box.offset, 3);
+  }
+  const absl::Status status = LoadByGroup(3);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  for (const char* path : {"adam_v/embed.weight", "param/embed.weight", "param/norm.weight"}) {
+    EXPECT_NE(status.message().find(path), std::string::npos) << status;
+  }
+}
+
+// Files may go, or shrink, while they are read.
+TEST_F(DamageTest, AFileCutAfterItWasOpenedIsDamaged) {
+  std::vector<absl::Status> statuses(2);
+  RunRanks(2, [&](Communicator& world) {
+    auto checkpoint = Checkpoint::Open(newer_, world);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    world.Barrier();
+    if (world.rank() == 0) std::filesystem::resize_file(JoinPath(newer_, ShardName(1)), 100);
+    world.Barrier();
+    statuses[world.rank()] = checkpoint->Load({}, {.whole = true});
+  });
+  EXPECT_TRUE(absl::IsDataLoss(statuses[0])) << statuses[0];
+  EXPECT_NE(statuses[0].message().find(ShardName(1)), std::string::npos) << statuses[0];
+  EXPECT_EQ(statuses[0], statuses[1]);
 }
 
 TEST_F(DamageTest, AFileInACheckpointsPlaceIsPassedOver) {
@@ -165,7 +220,7 @@ class UnreadableTest : public DamageTest {
     const auto sound = FindNewestSound(directory_.path(), [&](const std::string&) { ++warnings; });
     EXPECT_EQ(sound.status().code(), code) << sound.status();
     EXPECT_EQ(warnings, 0);
-    EXPECT_EQ(ResolveSound(newer_, LogWarn).status().code(), code);
+    EXPECT_EQ(LoadByGroup(3).code(), code);
   }
 };
 

@@ -51,29 +51,13 @@ TEST_F(ReaderTest, ConvertsFloatsOnlyWhenAsked) {
   EXPECT_EQ(piece.tensor.ToDoubles(), SamplePiece(stored, piece.box, 9).tensor.ToDoubles());
 }
 
-TEST_F(ReaderTest, RanksAgreeOnTheNewestSound) {
-  ASSERT_TRUE(SaveSample(directory_.path(), 2, 9, 1).ok());
-  ASSERT_TRUE(FileSystem::Get()
-                  .RemoveAll(JoinPath(directory_.path(), StepName(2) + "/manifest.json"))
-                  .ok());
-  std::vector<std::string> found(3);
-  int warnings = 0;
-  RunRanks(3, [&](Communicator& world) {
-    const auto result = FindNewestSound(directory_.path(), world, [&](const std::string& text) {
-      ++warnings;
-      EXPECT_NE(text.find("manifest.json"), std::string::npos) << text;
-    });
-    EXPECT_TRUE(result.ok()) << result.status();
-    found[world.rank()] = *result;
-  });
-  EXPECT_EQ(found, std::vector<std::string>(3, path_));
-  EXPECT_EQ(warnings, 1);
-}
-
 TEST_F(ReaderTest, AMissingOrEmptyRootHasNoCheckpoint) {
   const auto ignore = [](const std::string&) {};
   EXPECT_TRUE(absl::IsNotFound(FindNewestSound("/nonexistent/run", ignore).status()));
   EXPECT_TRUE(absl::IsNotFound(ResolveCheckpoint("/nonexistent/run", ignore).status()));
+  EXPECT_TRUE(absl::IsNotFound(CheckpointsAt("/nonexistent/run").status()));
+  TemporaryDirectory empty;
+  EXPECT_TRUE(absl::IsNotFound(CheckpointsAt(empty.path()).status()));
   EXPECT_TRUE(absl::IsNotFound(ListCheckpoints("/nonexistent/run", false).status()));
 }
 
@@ -81,6 +65,7 @@ TEST_F(ReaderTest, ListsAndResolvesWhatAUserNames) {
   const auto ignore = [](const std::string&) {};
   EXPECT_EQ(ResolveCheckpoint(path_, ignore).value(), path_);
   EXPECT_EQ(ResolveCheckpoint(directory_.path(), ignore).value(), path_);
+  EXPECT_EQ(CheckpointsAt(path_).value(), std::vector<std::string>{path_});
   for (const std::string& named : {path_, directory_.path()}) {
     const auto rows = ListCheckpoints(named, true);
     ASSERT_TRUE(rows.ok()) << rows.status();
@@ -90,6 +75,13 @@ TEST_F(ReaderTest, ListsAndResolvesWhatAUserNames) {
     EXPECT_EQ((*rows)[0].tensors, 19);
     EXPECT_TRUE((*rows)[0].soundness.ok());
   }
+}
+
+TEST_F(ReaderTest, ARunsCheckpointsComeNewestFirst) {
+  const std::string newer = SaveSample(directory_.path(), 11, 9, 1).value().path;
+  const std::string older = SaveSample(directory_.path(), 0, 9, 1).value().path;
+  EXPECT_EQ(CheckpointsAt(directory_.path()).value(),
+            (std::vector<std::string>{newer, path_, older}));
 }
 
 TEST(StepName, IsTenDigitsAndReadsBack) {

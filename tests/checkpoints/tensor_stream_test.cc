@@ -46,9 +46,9 @@ TEST(TensorStream, ADamagedBoxIsNamedAndNoByteIsReadTwice) {
   const auto checkpoint = Checkpoint::Open(saved->path);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   const StoredTensor& tensor = *checkpoint->manifest().Find("param/embed.weight");
-  const int64_t before = ByteFile::bytes_read();
+  const int64_t before = checkpoint->bytes_read();
   ASSERT_TRUE(Stream(*checkpoint, tensor, 7).ok());
-  EXPECT_EQ(ByteFile::bytes_read() - before, tensor.bytes());
+  EXPECT_EQ(checkpoint->bytes_read() - before, tensor.bytes());
 
   const StoredBox& box = tensor.boxes.back();
   const auto file = ByteFile::OpenToWrite(JoinPath(saved->path, box.file));

@@ -1,12 +1,12 @@
 // Runs that move between meshes by checkpoints: of every mesh, onto every other one.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <fstream>
 #include <map>
 
 #include "checkpoints/compare.h"
 #include "checkpoints/writer.h"
+#include "core/file.h"
 #include "core/strings.h"
 #include "launch/environment.h"
 #include "launch/metrics.h"
@@ -33,7 +33,7 @@ std::vector<MeshCase> Meshes() {
   const std::string tp3 = "parallel.tp=3", sequence = "parallel.sequence_parallel=true";
   const std::string pp2 = "parallel.pp=2", late_weights = "parallel.pipeline=ring-zb";
   return {{"one", 1, 1, {zero0}},
-          {"dp2", 2, 2, {zero0}},
+          {"dp2_zero2", 2, 2, {"parallel.zero=2"}},
           {"dp4_zero1", 4, 4, {zero1}},
           {"tp3_sp_zero1", 3, 1, {zero1, tp3, sequence}},
           {"cp2_zero1", 2, 1, {zero1, cp2}},
@@ -115,7 +115,8 @@ class SavedRuns : public testing::Test {
   // Loads what is at `from` on a mesh and saves it in another run. Returns where.
   std::string SaveAgain(const MeshCase& mesh, const std::string& precision, const std::string& from,
                         const std::string& run) {
-    std::atomic<int64_t> needed = 0, before = 0, after = 0;  // bytes of all ranks
+    const int64_t bytes = ReadManifest(from)->bytes() +
+                          FileSystem::Get().FileSize(JoinPath(from, kManifestFile)).value();
     RunRanks(mesh.ranks, [&](Communicator& world) {
       const RunConfig config = Config(mesh, precision);
       const Mesh axes = MeshFor(config, world.size()).value();
@@ -126,17 +127,7 @@ class SavedRuns : public testing::Test {
       step.InitializeParameters(/*seed=*/99);
       const auto start = LoadStart(Path(run), from, "", config, *loader, step, world);
       ASSERT_TRUE(start.ok()) << start.status();
-
-      const std::vector<TensorPiece> pieces = PiecesOf(step, /*owned=*/false);
-      for (const TensorPiece& piece : pieces) needed += piece.tensor.bytes();
-      Checkpoint checkpoint = Checkpoint::Open(from).value();
-      world.Barrier();
-      before = ByteFile::bytes_read();
-      world.Barrier();
-      ASSERT_TRUE(checkpoint.Load(pieces).ok());
-      world.Barrier();
-      after = ByteFile::bytes_read();
-
+      EXPECT_EQ(start->bytes_read, bytes) << "not every byte is read once";
       step.optimizer().WaitForValues();
       Writer writer(Path(StrCat(run, "/checkpoints")), world, {});
       CheckpointInfo info = CheckpointInfoOf(config, axes, *loader, start->state);
@@ -145,8 +136,6 @@ class SavedRuns : public testing::Test {
       const auto saved = writer.Publish();
       ASSERT_TRUE(saved.ok()) << saved.status();
     });
-    EXPECT_GT(after, before);
-    EXPECT_LE(static_cast<double>(after - before), 1.05 * static_cast<double>(needed)) << run;
     return Saved(run, kSavedStep);
   }
 

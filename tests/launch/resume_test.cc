@@ -139,7 +139,7 @@ TEST_F(ResumeTest, ARefusedStartMovesNothing) {
   EXPECT_THAT(Checkpoints("run"), ElementsAre(StepName(3), StepName(4)));
 }
 
-// Four ranks read parts of what one rank saved whole, which no hash covers.
+// Four ranks hold parts of what one rank saved whole; with init_from none holds the moment.
 TEST_F(ResumeTest, ADamagedPathIsRefusedOnAnyMesh) {
   MustTrain("run", {.max_steps = 1});
   const std::string path = CheckpointPath("run", 1);
@@ -221,6 +221,30 @@ TEST_F(ResumeTest, AnEmptyResumeIsRefused) {
   EXPECT_THAT(Refusal("run", {.resume = ""}), HasSubstr("auto, never"));
 }
 
+TEST_F(ResumeTest, WithoutItsCountersARunIsRefused) {
+  MustTrain("run", {.max_steps = 1});
+  const std::string path = CheckpointPath("run", 1);
+  for (const char* key : {"norms", "norm_mean", "norm_variance"}) {
+    Manifest manifest = ReadManifest(path).value();
+    const nlohmann::json whole = manifest.info.extra;
+    const auto write = [&](const nlohmann::json& extra) {
+      manifest.info.extra = extra;
+      ASSERT_TRUE(FileSystem::Get().WriteFile(path + "/" + kManifestFile, ToJson(manifest)).ok());
+    };
+    nlohmann::json without = whole;
+    without.erase(key);
+    write(without);
+    for (const std::string& resume : {std::string("auto"), path}) {
+      const std::string refusal = Refusal("run", {.resume = resume, .max_steps = 2});
+      EXPECT_THAT(refusal, HasSubstr(StrCat(path, ": its manifest lacks extra.", key, ",")));
+      EXPECT_THAT(refusal, HasSubstr("--init-from"));
+    }
+    MustTrain("new", {.resume = "never", .init_from = path, .max_steps = 1});
+    write(whole);
+  }
+  MustTrain("run", {.max_steps = 2});
+}
+
 // With two skips in a row saved and three allowed, a resumed run may skip one more: it counts anew.
 TEST_F(ResumeTest, SkipsBeforeAResumeDoNotCountInARow) {
   MustTrain("run", {.max_steps = 1});
@@ -241,19 +265,6 @@ TEST_F(ResumeTest, SkipsBeforeAResumeDoNotCountInARow) {
   EXPECT_EQ(std::count_if(events->begin(), events->end(),
                           [](const JsonLine& event) { return event["event"] == "skip"; }),
             2);
-}
-
-TEST(Agree, NamesTheRankUnlessAllFailedAlike) {
-  const absl::Status bad = absl::NotFoundError("/data: no such folder");
-  RunRanks(3, [&](Communicator& world) {
-    EXPECT_TRUE(Agree(world, absl::OkStatus()).ok());
-    EXPECT_EQ(Agree(world, bad), bad);
-    const absl::Status one = Agree(world, world.rank() == 1 ? bad : absl::OkStatus());
-    EXPECT_TRUE(absl::IsNotFound(one)) << one;
-    EXPECT_EQ(one.message(), StrCat("rank 1 (", world.host(), "): /data: no such folder"));
-    const absl::Status mixed = Agree(world, world.rank() == 2 ? absl::DataLossError("x") : bad);
-    EXPECT_THAT(std::string(mixed.message()), testing::StartsWith("rank 0 ("));
-  });
 }
 
 }  // namespace
