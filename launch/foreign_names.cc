@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "absl/strings/str_join.h"
-#include "core/status_macros.h"
 #include "core/strings.h"
 #include "model/language_model.h"
 #include "model/mixers/registry.h"

@@ -51,9 +51,8 @@ OptimizerCounters CountersOf(const nlohmann::json& extra) {
 
 absl::Status CheckTokenizer(const CheckpointInfo& info, const Loader& loader,
                             const std::string& path) {
-  // Where an imported model has its tokens from nobody has said.
-  if (info.tokenizer_hash.empty()) return absl::OkStatus();
-  if (info.tokenizer_hash == loader.tokenizer().hash()) return absl::OkStatus();
+  const bool unknown = info.tokenizer_hash.empty();  // of an imported model
+  if (unknown || info.tokenizer_hash == loader.tokenizer().hash()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       StrCat(path, " was trained with tokenizer '", info.tokenizer, "' (", info.tokenizer_hash,
              "), the data has '", loader.tokenizer().name(), "' (", loader.tokenizer().hash(),
