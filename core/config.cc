@@ -178,6 +178,10 @@ absl::Status ConfigTable::Override(std::string_view assignment) {
     return absl::InvalidArgumentError(
         StrCat("--set ", assignment, ": wants section.key=value, such as model.loops=4"));
   }
+  if (parts.size() > size_t{config::kMostParts}) {
+    return absl::InvalidArgumentError(
+        StrCat("--set: a key of more than ", config::kMostParts, " parts"));
+  }
   ASSIGN_OR_RETURN(Entry entry, ParseOverride(Stripped(assignment.substr(equals + 1)), where));
   NodePtr node = impl_->node;
   for (size_t i = 0; i + 1 < parts.size(); ++i) {
@@ -347,27 +351,37 @@ std::string ConfigTable::ToToml() const { return config::WriteToml(*impl_->node)
 
 const std::string& ConfigTable::source() const { return impl_->source; }
 
+namespace {
+
+// How many letters are to be put in, taken out, replaced or swapped with their neighbour.
+size_t EditsBetween(const std::string& a, const std::string& b) {
+  std::vector<std::vector<size_t>> edits(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      size_t& least = edits[i][j];
+      least = std::max(i, j);
+      if (i == 0 || j == 0) continue;
+      least = std::min(
+          {edits[i - 1][j - 1] + (a[i - 1] != b[j - 1]), edits[i - 1][j] + 1, edits[i][j - 1] + 1});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) least = std::min(least, edits[i - 2][j - 2] + 1);
+    }
+  }
+  return edits[a.size()][b.size()];
+}
+
+}  // namespace
+
 std::string NearestName(std::string_view name, const std::vector<std::string>& known) {
   const std::string lower = absl::AsciiStrToLower(Piece(name));
   std::string best;
   size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
   for (const std::string& candidate : known) {
     const std::string other = absl::AsciiStrToLower(candidate);
-    std::vector<size_t> row(other.size() + 1);
-    for (size_t j = 0; j < row.size(); ++j) row[j] = j;
-    for (size_t i = 1; i <= lower.size(); ++i) {
-      size_t diagonal = row[0];
-      row[0] = i;
-      for (size_t j = 1; j < row.size(); ++j) {
-        const size_t replaced = diagonal + (lower[i - 1] != other[j - 1]);
-        diagonal = row[j];
-        row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-      }
-    }
+    const bool begins = lower.size() >= 3 && other.starts_with(lower);
+    const size_t distance = begins ? 1 : EditsBetween(lower, other);
     // Two short names that share no letter are not near.
-    const size_t longest = std::max(lower.size(), other.size());
-    const size_t distance = lower.size() >= 3 && other.starts_with(lower) ? 1 : row.back();
-    if (distance < best_distance && 2 * distance <= longest) {
+    if (distance < best_distance && 2 * distance <= std::max(lower.size(), other.size())) {
       best_distance = distance;
       best = candidate;
     }

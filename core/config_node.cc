@@ -6,6 +6,8 @@
 #include <sstream>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "core/status_macros.h"
 #include "core/strings.h"
 
 #define TOML_EXCEPTIONS 0
@@ -222,7 +224,25 @@ bool IsScalar(const Value& value) {
 
 std::string ScalarText(const Value& value) { return InlineText(value); }
 
+namespace {
+
+// The parser calls itself for each part of a key.
+absl::Status CheckDepth(std::string_view text, std::string_view source) {
+  int64_t number = 0;
+  for (const std::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    const std::string_view key = line.substr(0, line.find_first_of("=#"));
+    if (std::ranges::count(key, '.') < kMostParts) continue;
+    return absl::InvalidArgumentError(
+        StrCat(source, ":", number, ": a key of more than ", kMostParts, " parts"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<Node>> ParseToml(std::string_view text, std::string_view source) {
+  RETURN_IF_ERROR(CheckDepth(text, source));
   const toml::parse_result result = toml::parse(text, source);
   if (!result) {
     const toml::parse_error& error = result.error();

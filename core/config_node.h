@@ -57,6 +57,7 @@ bool IsScalar(const Value& value);
 std::string ScalarText(const Value& value);
 
 // InvalidArgument with "source:line: what" if the text is not TOML.
+constexpr int kMostParts = 32;  // of a key
 absl::StatusOr<std::shared_ptr<Node>> ParseToml(std::string_view text, std::string_view source);
 
 // Text that parses back to the same tree: values first, then [sections]; doubles read back exactly.

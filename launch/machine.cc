@@ -17,14 +17,18 @@ namespace fs = std::filesystem;
 constexpr char kOther[] = "other";
 constexpr Precision kPrecisions[] = {Precision::kBf16, Precision::kFp32, Precision::kFp64};
 
+// NaN and infinity are not.
+bool IsAbove0(double x) { return std::isfinite(x) && x > 0; }
+bool IsAtLeast0(double x) { return std::isfinite(x) && x >= 0; }
+
 void ReadCurve(const ConfigTable& table, const char* at, const char* rate, RateCurve* curve) {
   table.Read(at, &curve->at);
   table.Read(rate, &curve->rate);
   if (curve->at.empty() || curve->at.size() != curve->rate.size()) {
     return table.AddError(rate, StrCat("wants one number for each of ", at, ", at least one"));
   }
-  if (!std::ranges::is_sorted(curve->at) || curve->at[0] <= 0 ||
-      std::ranges::min(curve->rate) <= 0) {
+  if (!std::ranges::is_sorted(curve->at) || !std::ranges::all_of(curve->at, IsAbove0) ||
+      !std::ranges::all_of(curve->rate, IsAbove0)) {
     table.AddError(at, "wants numbers above 0, ascending");
   }
 }
@@ -38,7 +42,8 @@ Machine::Link ReadLink(const ConfigTable& table) {
   Machine::Link link;
   table.Read("bandwidth", &link.bandwidth);
   table.Read("latency_s", &link.latency_s);
-  if (link.bandwidth <= 0) table.AddError("bandwidth", "wants bytes per second, above 0");
+  if (!IsAbove0(link.bandwidth)) table.AddError("bandwidth", "wants bytes per second, above 0");
+  if (!IsAtLeast0(link.latency_s)) table.AddError("latency_s", "wants seconds");
   return link;
 }
 
@@ -65,10 +70,10 @@ absl::StatusOr<Machine> ReadMachine(const ConfigTable& root) {
   root.Read("shared", &machine.shared);
   root.Read("call_s", &machine.call_s);
   root.Read("update_hidden", &machine.update_hidden);
-  if (machine.memory <= 0) root.AddError("memory", "wants bytes, above 0");
+  if (!IsAbove0(machine.memory)) root.AddError("memory", "wants bytes, above 0");
   if (machine.ranks_per_node < 1) root.AddError("ranks_per_node", "wants 1 or more");
-  if (machine.call_s < 0) root.AddError("call_s", "wants seconds");
-  if (machine.update_hidden < 0 || machine.update_hidden > 1) {
+  if (!IsAtLeast0(machine.call_s)) root.AddError("call_s", "wants seconds");
+  if (!(machine.update_hidden >= 0 && machine.update_hidden <= 1)) {
     root.AddError("update_hidden", "wants a share, from 0 to 1");
   }
   const ConfigTable products = root.Table("products");
@@ -77,6 +82,7 @@ absl::StatusOr<Machine> ReadMachine(const ConfigTable& root) {
     const ConfigTable table = products.Table(Name(precision));
     Machine::Products& of = machine.products[precision];
     table.Read("peak", &of.peak);
+    if (!IsAtLeast0(of.peak)) table.AddError("peak", "wants FLOPs per second, or 0: unknown");
     ReadCurve(table, "flops_per_byte", "flops", &of.flops);
   }
   if (machine.products.empty()) {
@@ -92,8 +98,8 @@ absl::StatusOr<Machine> ReadMachine(const ConfigTable& root) {
     table.Read("forward", &share.forward);
     table.Read("backward", &share.backward);
     if (op.empty()) table.AddError("name", "wants an operator's");
-    if (share.forward <= 0) table.AddError("forward", "wants a share above 0");
-    if (share.backward <= 0) table.AddError("backward", "wants a share above 0");
+    if (!IsAbove0(share.forward)) table.AddError("forward", "wants a share above 0");
+    if (!IsAbove0(share.backward)) table.AddError("backward", "wants a share above 0");
     machine.shares[op] = share;
   }
   RETURN_IF_ERROR(root.Finish());

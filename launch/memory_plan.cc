@@ -78,10 +78,20 @@ std::vector<PolicyPlan> PlanPolicies(StepOptions options, const Mesh& mesh) {
        {RecomputePolicy::kNone, RecomputePolicy::kFfn, RecomputePolicy::kMixer,
         RecomputePolicy::kBlock, RecomputePolicy::kLoop}) {
     options.recompute = policy;
-    plans.push_back(
-        {policy, PlanMemory(options, mesh, mesh.RankOf(0, 0, mesh.cp - 1, mesh.tp - 1))});
+    plans.push_back({policy, PlanMost(options, mesh, /*diagnostics=*/true)});
   }
   return plans;
+}
+
+MemoryPlan PlanMost(const StepOptions& options, const Mesh& mesh, bool diagnostics) {
+  const auto plan = [&](int cp) {
+    return PlanMemory(options, mesh, mesh.RankOf(0, 0, cp, mesh.tp - 1), diagnostics);
+  };
+  MemoryPlan most = plan(mesh.cp - 1);
+  if (options.row_tiles == 1 || mesh.cp == 1) return most;
+  // The last one keeps the most keys, the first one owns what they would share.
+  MemoryPlan first = plan(0);
+  return first.peak_bytes > most.peak_bytes ? first : most;
 }
 
 absl::StatusOr<RecomputePolicy> ChooseRecompute(const std::vector<PolicyPlan>& plans,

@@ -34,8 +34,10 @@ MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, int rank, bool diag
 MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, const RankGroups& groups,
                       bool diagnostics);
 
-// The same step under every policy, in the order of RecomputePolicy, for the rank with the most
-// tokens and rows.
+// For the rank of the first stage that holds most.
+MemoryPlan PlanMost(const StepOptions& options, const Mesh& mesh, bool diagnostics);
+
+// The same under every policy, in the order of RecomputePolicy.
 struct PolicyPlan {
   RecomputePolicy policy;
   MemoryPlan memory;

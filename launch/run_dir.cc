@@ -19,6 +19,17 @@ std::string RunPaths::checkpoints() const { return JoinPath(root, "checkpoints")
 std::string RunPaths::stop_trigger() const { return JoinPath(root, "stop"); }
 std::string RunPaths::save_trigger() const { return JoinPath(root, "save"); }
 
+namespace {
+
+// Before the first step is the time to hear that nothing can be saved.
+absl::Status CheckWritable(const std::string& folder) {
+  const std::string probe = JoinPath(folder, ".writable");
+  RETURN_IF_ERROR(FileSystem::Get().WriteFile(probe, ""));
+  return FileSystem::Get().RemoveAll(probe);
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<RunDir>> RunDir::Open(const std::string& path,
                                                      const LockOptions& options) {
   FileSystem& files = FileSystem::Get();
@@ -27,8 +38,10 @@ absl::StatusOr<std::unique_ptr<RunDir>> RunDir::Open(const std::string& path,
   RETURN_IF_ERROR(files.MakeDirectories(paths.logs()));
   ASSIGN_OR_RETURN(std::unique_ptr<RunLock> lock, RunLock::Acquire(path, options));
   RETURN_IF_ERROR(RemoveStale(paths.checkpoints()));
-  RETURN_IF_ERROR(files.RemoveAll(paths.stop_trigger()));
-  RETURN_IF_ERROR(files.RemoveAll(paths.save_trigger()));
+  RETURN_IF_ERROR(CheckWritable(paths.checkpoints()));
+  for (const std::string& trigger : {paths.stop_trigger(), paths.save_trigger()}) {
+    if (TakeTrigger(trigger)) LogWarn(StrCat(trigger, " is older than this start and is removed"));
+  }
   ASSIGN_OR_RETURN(MetricsWriter metrics, MetricsWriter::Open(path));
   return std::unique_ptr<RunDir>(new RunDir(paths, std::move(lock), std::move(metrics)));
 }
@@ -51,9 +64,8 @@ void LogToRunDir(const RunPaths& paths, int rank) {
 }
 
 bool TakeTrigger(const std::string& path) {
-  if (!FileSystem::Get().Exists(path)) return false;
-  FileSystem::Get().RemoveAll(path).IgnoreError();
-  return true;
+  FileSystem& files = FileSystem::Get();
+  return files.Exists(path) && !files.IsDirectory(path) && files.RemoveAll(path).ok();
 }
 
 }  // namespace lt2

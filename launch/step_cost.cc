@@ -163,8 +163,14 @@ StepCost CostOf(const DryStep& dry, const Machine& machine, Precision precision,
 }
 
 MemoryPlan MemoryOf(const DryStep& dry, const Mesh& mesh, Pipeline pipeline) {
-  if (mesh.pp == 1) return dry.memory;
   StepOptions options = dry.options;
+  if (mesh.pp == 1) {
+    if (options.row_tiles == 1) return dry.memory;
+    options.micro_batches = dry.micro_batches;
+    MemoryPlan most = PlanMost(options, mesh, /*diagnostics=*/false);
+    most.step_flops = dry.memory.step_flops;
+    return most;
+  }
   options.pipeline = pipeline;
   // No more visits are held of more micro-batches, only their tokens.
   const int64_t all = options.micro_batches, P = mesh.pp;

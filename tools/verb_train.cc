@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "core/log.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
 #include "launch/replay.h"
@@ -49,7 +50,14 @@ absl::Status RunTrain(const TrainFlags& flags, VerbOutput& output) {
                                  *output.world));
   if (flags.replay > 0) return RunReplay(config, o, flags.replay, output);
   ASSIGN_OR_RETURN(const TrainResult result, Train(config, o, *output.world));
-  if (result.stopped) output.exit_code = kExitStopped;
+  if (result.stopped) {
+    output.exit_code = kExitStopped;
+    if (o.resume != "auto" && output.world->rank() == 0) {
+      LogWarn(StrCat("--resume ", o.resume,
+                     " would begin there again and set this work aside: go on ",
+                     "with --resume auto"));
+    }
+  }
   output.result = {{"step", result.step},
                    {"tokens", result.tokens},
                    {"loss", result.loss},

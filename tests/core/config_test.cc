@@ -273,10 +273,21 @@ TEST(Config, MergeFillsWhatIsMissingAtAnyDepth) {
   EXPECT_EQ(preset.ToToml().find("layers = 7"), std::string::npos);  // untouched
 }
 
+TEST(Config, KeysAsDeepAsNobodyMeansAreRefused) {
+  std::string key = "a";
+  for (int i = 0; i < 100000; ++i) key += ".a";
+  for (const std::string& text : {"x = 1\n[" + key + "]\n", "x = 1\n" + key + " = 1\n"}) {
+    EXPECT_EQ(MessageOf(ConfigTable::Parse(text, "deep.toml").status()),
+              "deep.toml:2: a key of more than 32 parts");
+  }
+  EXPECT_EQ(MessageOf(ConfigTable().Override(key + "=1")), "--set: a key of more than 32 parts");
+}
+
 TEST(NearestName, IsNearOrNothing) {
   EXPECT_EQ(NearestName("layer", {"loops", "layers"}), "layers");
   EXPECT_EQ(NearestName("LAYERS", {"loops", "layers"}), "layers");
   EXPECT_EQ(NearestName("micro", {"tokens", "micro_batch"}), "micro_batch");
+  EXPECT_EQ(NearestName("gnd", {"gla", "gdn"}), "gdn");
   EXPECT_EQ(NearestName("xy", {"lr"}), "");
   EXPECT_EQ(NearestName("completely", {"different"}), "");
   EXPECT_EQ(NearestName("x", {}), "");

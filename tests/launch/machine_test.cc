@@ -97,6 +97,23 @@ TEST(Machine, MistakesAreReportedTogether) {
       HasSubstr("has figures for fp32"));
 }
 
+TEST(Machine, NumbersThatAreNoneAreRefused) {
+  const auto with = [](std::string_view from, std::string_view to) {
+    std::string text = kMachine;
+    const size_t at = text.find(from);
+    text.replace(at, from.size(), to);
+    return std::string(ParseMachine(text, "m.toml").status().message());
+  };
+  EXPECT_EQ(with("1e9", "2e9"), "");
+  EXPECT_THAT(with("memory = 1e9", "memory = nan"), HasSubstr("memory"));
+  EXPECT_THAT(with("call_s = 1e-6", "call_s = nan"), HasSubstr("call_s"));
+  EXPECT_THAT(with("[1e9, 1e11]", "[nan, 1e11]"), HasSubstr("above 0"));
+  EXPECT_THAT(with("[1, 100]", "[1, inf]"), HasSubstr("above 0"));
+  EXPECT_THAT(with("bandwidth = 1e9", "bandwidth = nan"), HasSubstr("bandwidth"));
+  EXPECT_THAT(with("latency_s = 1e-5", "latency_s = -1"), HasSubstr("latency_s"));
+  EXPECT_THAT(with("forward = 0.5", "forward = nan"), HasSubstr("forward"));
+}
+
 TEST(Machine, ThoseThatComeWithTheProgramAreSound) {
   for (const std::string name : {"h200", "h100", "a100-40", "a100-80"}) {
     EXPECT_THAT(MachineNames(), testing::Contains(name));

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "core/strings.h"
 #include "launch/environment.h"
 
 namespace lt2 {
@@ -87,6 +90,22 @@ TEST(MemoryPlan, AutoComputesLeastOfWhatFits) {
   EXPECT_EQ(*ChooseRecompute(plans, 79), RecomputePolicy::kFfn);
   EXPECT_EQ(*ChooseRecompute(plans, 40), RecomputePolicy::kBlock);
   EXPECT_TRUE(absl::IsResourceExhausted(ChooseRecompute(plans, 39).status()));
+}
+
+// The last rank of a row in tiles keeps the most keys, the first one the moments of all.
+TEST(MemoryPlan, IsOfTheRankThatHoldsMost) {
+  for (const char* mixers : {"model.mixers=['gdn']", "model.mixers=['full']"}) {
+    const RunConfig config = *LoadRunConfig(
+        "lt2-tiny", {mixers, "parallel.row_tiles=8", "parallel.cp=2", "parallel.zero=1"});
+    const Mesh mesh = *MeshFor(config, 2);
+    StepOptions options = DescribedStep(config, mesh, {Backend::kMeta}, 4);
+    for (const PolicyPlan& plan : PlanPolicies(options, mesh)) {
+      SCOPED_TRACE(StrCat(mixers, " ", Name(plan.policy)));
+      options.recompute = plan.policy;
+      EXPECT_EQ(plan.memory.peak_bytes, std::max(PlanMemory(options, mesh, 0).peak_bytes,
+                                                 PlanMemory(options, mesh, 1).peak_bytes));
+    }
+  }
 }
 
 }  // namespace

@@ -66,6 +66,11 @@ TEST(RunDir, TriggersAreTakenOnce) {
   ASSERT_TRUE(FileSystem::Get().WriteFile(paths.save_trigger(), "").ok());
   EXPECT_TRUE(TakeTrigger(paths.save_trigger()));
   EXPECT_FALSE(TakeTrigger(paths.save_trigger()));
+  // A folder of that name is somebody's work.
+  const std::string work = JoinPath(paths.stop_trigger(), "work");
+  ASSERT_TRUE(FileSystem::Get().MakeDirectories(work).ok());
+  EXPECT_FALSE(TakeTrigger(paths.stop_trigger()));
+  EXPECT_TRUE(FileSystem::Get().IsDirectory(work));
 }
 
 }  // namespace
