@@ -7,6 +7,7 @@
 #include "kernels/attention.h"
 #include "kernels/gated_product.h"
 #include "kernels/short_conv.h"
+#include "parallel/row_attention.h"
 #include "parallel/thread_communicator.h"
 #include "parallel/token_exchange.h"
 
@@ -170,7 +171,7 @@ class Row {
   std::vector<int32_t> cu_seqlens_ = {0};
 };
 
-// Through the ways of parallel/token_exchange.h, as mixers go them.
+// As mixers go.
 std::map<std::string, Var> RunConv(CaseContext& c, ContextShard& shard) {
   Param& w_CW = c.Weight("w");
   const int64_t reach = w_CW.value.dim(1) - 1;
@@ -184,22 +185,14 @@ std::map<std::string, Var> RunConv(CaseContext& c, ContextShard& shard) {
 std::map<std::string, Var> RunAttention(CaseContext& c, ContextShard& shard) {
   const AttentionOptions options{.scale = c.Number("scale"),
                                  .window = static_cast<int64_t>(c.Number("window", 0))};
-  const std::vector<Var> own = {c.FlatIn("k"), c.FlatIn("v")};
-  const Var q = c.FlatIn("q");
-  const auto attend = [&](const Var& queries, const std::vector<Var>& kv, const Documents& seen) {
-    return Attention(c.tape(), queries, kv[0], kv[1], options, seen);
-  };
+  const Var q = c.FlatIn("q"), k = c.FlatIn("k"), v = c.FlatIn("v");
   Var o;
   if (options.window > 0) {
     const int64_t reach = options.window - 1;
-    o = attend(q, LeftContext(c.tape(), own, shard, reach), shard.context(reach));
+    const std::vector<Var> seen = LeftContext(c.tape(), std::vector<Var>{k, v}, shard, reach);
+    o = Attention(c.tape(), q, seen[0], seen[1], options, shard.context(reach));
   } else {
-    const std::vector<Var> all = GatherTokens(c.tape(), own, shard);
-    const std::array<Var, 2> halves = MirrorHalves(c.tape(), q, shard);
-    o = UnmirrorHalves(
-        c.tape(),
-        {attend(halves[0], all, shard.first_half()), attend(halves[1], all, shard.mirrored_half())},
-        shard);
+    o = RowAttention(c.tape(), q, k, v, options, shard);
   }
   if (c.Has("gate")) o = SigmoidGate(c.tape(), o, c.FlatIn("gate"));
   return {{"o", o}};

@@ -48,7 +48,7 @@ class ContextShard {
     return DocumentsOf(0, cp_.in_turn() ? end : row_tokens_, begin(), end);
   }
 
-  // For queries that are shared out so that all ranks see as many keys (MirrorHalves): the first
+  // For queries that are shared out so that all ranks see as many keys (RowAttention): the first
   // half() of a rank's tokens stay with it, the others go to mirror(). All tokens of the row; the
   // queries are the first half here, or the second half there.
   int mirror() const { return cp_.size() - 1 - cp_.rank(); }

@@ -35,7 +35,7 @@ class FlightRecorder {
   std::vector<FlightRecord> Records() const;  // oldest first
   // The earliest collective still in the ring that has not ended.
   std::optional<FlightRecord> OldestUnfinished() const;
-  // "gather tokens #17 (AllGather) on cp, layer 3 of loop 0, backward".
+  // "gather keys #17 (AllGather) on cp, layer 3 of loop 0, backward".
   static std::string Describe(const FlightRecord& record);
   // The last `count` records, one line each, for people.
   std::string ToText(size_t count) const;

@@ -2,7 +2,6 @@
 // gradients of what was brought go back to its owners and are added there, in rank order.
 #pragma once
 
-#include <array>
 #include <span>
 #include <vector>
 
@@ -22,12 +21,5 @@ Var OwnTokens(Tape& tape, const Var& x, const ContextShard& shard, int64_t reach
 // Of each x [N, …], all rows of the row: [row_tokens, …]; where ranks take turns those up to the
 // last one here. ContextShard::row() is of the same tokens.
 std::vector<Var> GatherTokens(Tape& tape, std::span<const Var> x, ContextShard& shard);
-
-// Causal attention's balance: of queries x [N, …] a rank keeps the first half and gives the second
-// to the mirror rank, R - 1 - rank, for that one's. Then all ranks' queries see as many keys.
-// Returns the two halves a rank works on, of ContextShard's first_half() and mirrored_half().
-std::array<Var, 2> MirrorHalves(Tape& tape, const Var& x, ContextShard& shard);
-// The inverse: what was made of the halves, at home again, [N, …].
-Var UnmirrorHalves(Tape& tape, const std::array<Var, 2>& halves, ContextShard& shard);
 
 }  // namespace lt2

@@ -3,6 +3,7 @@
 
 #include <mutex>
 
+#include "core/allocator.h"
 #include "core/philox.h"
 #include "core/strings.h"
 #include "kernels/case.h"
@@ -185,14 +186,58 @@ TEST(TokenTraffic, IsTheFormula) {
         const int64_t left = world.rank() == 0 ? 0 : 1, right = world.rank() + 1 == ranks ? 0 : 1;
         EXPECT_EQ(given({"window", {"window"}, {"window.window=17"}}),
                   kReach * kKeysAndValues * (right + left));
-        // Own keys and values to all, and gradients of theirs back. Half of the queries to the
-        // mirror rank and gradients of their outputs; outputs of its and gradients of the queries.
+        // Own keys and values to all, twice, and gradients of theirs back. Half of the queries to
+        // the mirror rank, and again with their outputs and gradients; outputs of its and gradients
+        // of the queries.
         const int64_t own = shard.tokens() - shard.half();
         const int64_t theirs = shard.mirrored_half().query_tokens();
         const bool alone = shard.mirror() == world.rank();
-        EXPECT_EQ(given({"full", {"full"}}),
-                  tokens * kKeysAndValues + (alone ? 0 : 2 * (own + theirs) * kQueries));
+        EXPECT_EQ(given({"full", {"full"}}), (shard.tokens() + tokens) * kKeysAndValues +
+                                                 (alone ? 0 : (4 * own + 2 * theirs) * kQueries));
       });
+    }
+  }
+}
+
+// Bytes that the case's first mixer leaves after a forward, of `tokens` tokens a rank.
+int64_t KeptBytes(const MixerCase& mixer_case, int ranks, int64_t tokens, bool recompute) {
+  const Device meta{Backend::kMeta};
+  const ModelConfig config = ConfigOf(mixer_case);
+  const MetaMeter meter;
+  ParamSet params;
+  const std::unique_ptr<Mixer> mixer =
+      MakeMixer(mixer_case.mixers[0], config,
+                {.scope = ParamScope(params), .root = ParamScope(params), .layers = 1});
+  for (Param* param : params.all()) {
+    param->BindValue(Tensor::Empty(param->spec.shape, DType::kF32, meta));
+    param->ExpectUses(1);
+  }
+  const std::unique_ptr<Communicator> last = MakeMetaCommunicator(ranks - 1, ranks);
+  ContextShard shard(*last, ranks * tokens, 1, meta);
+  shard.row(), shard.first_half(), shard.mirrored_half();  // stay for good
+  Stream stream{.device = meta};
+  Tape tape(stream);
+  const Var in = tape.Input(Tensor::Empty({tokens, config.width}, DType::kF32, meta),
+                            /*needs_grad=*/true);
+  const MixerContext context{.documents = shard.documents(), .shard = ranks > 1 ? &shard : nullptr};
+  const int64_t before = meter.memory().live;
+  const auto forward = [&](Tape& t, std::span<const Var> x) -> std::vector<Var> {
+    return {mixer->Forward(t, x[0], context).y_ND};
+  };
+  const std::span<const Var> x(&in, 1);
+  const std::vector<Var> y = recompute ? tape.Recompute(x, forward) : forward(tape, x);
+  return meter.memory().live - before;
+}
+
+TEST(FullAttention, KeepsNothingOfOtherRanks) {
+  for (const MixerCase& mixer_case : AllMixerCases()) {
+    if (mixer_case.mixers != std::vector<std::string>{"full"}) continue;
+    for (const bool recompute : {false, true}) {
+      SCOPED_TRACE(StrCat(mixer_case.name, recompute ? ", recomputed" : ""));
+      const int64_t alone = KeptBytes(mixer_case, 1, 1024, recompute);
+      for (const int ranks : {2, 3}) {
+        EXPECT_EQ(KeptBytes(mixer_case, ranks, 1024, recompute), alone) << ranks << " ranks";
+      }
     }
   }
 }

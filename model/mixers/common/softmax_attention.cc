@@ -14,7 +14,7 @@
 #include "model/mixers/common/by_heads.h"
 #include "model/mixers/common/fill_cache.h"
 #include "model/mixers/common/seen_tokens.h"
-#include "parallel/token_exchange.h"
+#include "parallel/row_attention.h"
 
 namespace lt2 {
 namespace {
@@ -120,30 +120,26 @@ MixerOutput SoftmaxAttention::Forward(Tape& tape, const Var& x_ND, const MixerCo
   }
 
   const AttentionOptions attention = OptionsOfLoop(context.loop);
-  const int64_t reach = attention.window == 0 ? kAllBefore : attention.window - 1;
-  const Documents& seen = SeenTokens(tape, context, reach, {&k, &v});
-  const auto attend = [&](const Var& queries, const Documents& all) {
-    Tensor lse_NH;
-    const Var o = Attention(tape, queries, k, v, attention, all, &lse_NH);
-    if (context.first_token_mass.defined()) {
-      FirstTokenMass(tape.stream(), {.q_NHD = queries.value,
-                                     .k_NGD = k.value,
-                                     .lse_NH = lse_NH,
-                                     .mass = context.first_token_mass,
-                                     .options = attention,
-                                     .documents = all});
-    }
-    return o;
-  };
   ContextShard* const shard = context.shard;
   Var o;
-  if (shard != nullptr && reach == kAllBefore && shard->halves()) {
-    const std::array<Var, 2> queries = MirrorHalves(tape, q, *shard);
-    o = UnmirrorHalves(
-        tape, {attend(queries[0], shard->first_half()), attend(queries[1], shard->mirrored_half())},
-        *shard);
+  if (shard != nullptr && attention.window == 0 && !shard->cp().in_turn()) {
+    o = RowAttention(tape, q, k, v, attention, *shard, context.first_token_mass);
   } else {
-    o = attend(q, seen);
+    const int64_t reach = attention.window == 0 ? kAllBefore : attention.window - 1;
+    const Documents& seen = SeenTokens(tape, context, reach, {&k, &v});
+    Tensor lse_NH;
+    o = Attention(tape, q, k, v, attention, seen, &lse_NH);
+    if (context.first_token_mass.defined()) {
+      tape.Kept([&] {  // counted once, also where all this is computed again
+        FirstTokenMass(tape.stream(), {.q_NHD = q.value,
+                                       .k_NGD = k.value,
+                                       .lse_NH = lse_NH,
+                                       .mass = context.first_token_mass,
+                                       .options = attention,
+                                       .documents = seen});
+        return std::vector<Tensor>();
+      });
+    }
   }
   o = FlatHeads(o);
   if (gate_proj_ != nullptr) o = SigmoidGate(tape, o, Linear(tape, x_ND, *gate_proj_));

@@ -7,10 +7,10 @@
 #include "core/strings.h"
 #include "kernels/add_bias.h"
 #include "kernels/cache_append.h"
+#include "kernels/channel_range.h"
 #include "kernels/elementwise.h"
 #include "kernels/indexer_loss.h"
 #include "kernels/layer_norm.h"
-#include "kernels/leading_channels.h"
 #include "kernels/lightning_indexer.h"
 #include "kernels/linear.h"
 #include "kernels/selected_attention.h"
@@ -158,7 +158,7 @@ MixerOutput DeepSeekSparseAttention::Forward(Tape& tape, const Var& x_ND,
       LightningIndexer(tape, index.a_NJC.value, index.b_NC.value, index.w_NJ.value, selected, seen);
   Tensor lse_NH;
   const Var o =
-      SelectedAttention(tape, q, kv, LeadingChannels(tape, kv, options_.value_dim),
+      SelectedAttention(tape, q, kv, ChannelRange(tape, kv, 0, options_.value_dim),
                         keys_NS.Reshape({N, 1, selected}), {.scale = scale()}, seen, &lse_NH);
   MixerOutput out{.y_ND = Linear(tape, FlatHeads(o), o_proj_)};
   if (options_.as_released) out.y_ND = Untrained(tape, out.y_ND, {&index_q_, &index_k_});
@@ -205,7 +205,7 @@ Tensor DeepSeekSparseAttention::Step(Stream& stream, const Tensor& x_BD, MixerSt
                                  .lengths_B = context.lengths_B,
                                  .o_BHE = o_BHD,
                                  .options = {.scale = scale()}});
-  const Var o = LeadingChannels(tape, tape.Input(o_BHD), options_.value_dim);
+  const Var o = ChannelRange(tape, tape.Input(o_BHD), 0, options_.value_dim);
   return Linear(tape, Reshape(o, {B, H * options_.value_dim}), o_proj_).value;
 }
 
