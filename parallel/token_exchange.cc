@@ -178,17 +178,15 @@ std::vector<Var> GatherTokens(Tape& tape, std::span<const Var> x, ContextShard& 
     }
     return elements;
   };
-  std::vector<Tensor> out = tape.Kept([&] {
-    std::vector<Tensor> made;
-    std::vector<Pending> pending;
-    for (const Var& var : x) {
-      made.push_back(EmptyLike(var.value, all));
-      made.back().Rows(begin, begin + tokens).CopyFrom(var.value);
-      pending.push_back(cp.AllGatherAsync(made.back(), counts(var.value), "gather tokens"));
-    }
-    for (const Pending& gather : pending) gather.Wait();
-    return made;
-  });
+  // Not kept through recompute, which would have to hold the row for every layer visit.
+  std::vector<Tensor> out;
+  std::vector<Pending> gathers;
+  for (const Var& var : x) {
+    out.push_back(EmptyLike(var.value, all));
+    out.back().Rows(begin, begin + tokens).CopyFrom(var.value);
+    gathers.push_back(cp.AllGatherAsync(out.back(), counts(var.value), "gather tokens"));
+  }
+  for (const Pending& gather : gathers) gather.Wait();
   auto backward = [&stream = tape.stream(), counts, begin, tokens, &cp](std::span<const Tensor> dy,
                                                                         std::span<GradSlot> dx) {
     std::vector<Tensor> sums;

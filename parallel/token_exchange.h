@@ -19,7 +19,8 @@ std::vector<Var> LeftContext(Tape& tape, std::span<const Var> x, ContextShard& s
 Var OwnTokens(Tape& tape, const Var& x, const ContextShard& shard, int64_t reach);
 
 // Of each x [N, …], all rows of the row: [row_tokens, …]; where ranks take turns those up to the
-// last one here. ContextShard::row() is of the same tokens.
+// last one here. ContextShard::row() is of the same tokens. Recompute brings them again, but where
+// ranks take turns.
 std::vector<Var> GatherTokens(Tape& tape, std::span<const Var> x, ContextShard& shard);
 
 }  // namespace lt2

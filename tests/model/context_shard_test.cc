@@ -242,6 +242,17 @@ TEST(FullAttention, KeepsNothingOfOtherRanks) {
   }
 }
 
+// Recompute lets go of what sparse attention read of other ranks.
+TEST(SparseAttention, RecomputeKeepsNothingOfOtherRanks) {
+  for (const char* kind : {"nsa", "dsa"}) {
+    for (const MixerCase& mixer_case : AllMixerCases()) {
+      if (mixer_case.mixers != std::vector<std::string>{kind}) continue;
+      SCOPED_TRACE(mixer_case.name);
+      EXPECT_EQ(KeptBytes(mixer_case, 2, 1024, true), KeptBytes(mixer_case, 1, 1024, true));
+    }
+  }
+}
+
 std::vector<MixerCase> FirstOfEach() {
   std::vector<MixerCase> cases;
   for (const MixerCase& mixer_case : AllMixerCases()) {
