@@ -27,20 +27,28 @@ std::vector<double> RandomRows(uint64_t seed, const char* name, int64_t width) {
   return RandomNormal(seed, name, {kTokens, width}).values;
 }
 
+// The case's first mixer with parameters, for one forward.
+struct BoundMixer {
+  BoundMixer(const MixerCase& mixer_case, DType dtype, Device device)
+      : mixer(MakeMixer(mixer_case.mixers[0], ConfigOf(mixer_case),
+                        {.scope = ParamScope(params), .root = ParamScope(params), .layers = 1})) {
+    for (Param* param : params.all()) {
+      param->BindValue(Tensor::Empty(param->spec.shape, dtype, device));
+      param->BindGradient(Tensor::Zeros(param->spec.shape, dtype, device));
+      if (device.backend != Backend::kMeta) InitParam(*param, /*seed=*/3);
+      param->ExpectUses(1);
+    }
+  }
+
+  ParamSet params;
+  const std::unique_ptr<Mixer> mixer;
+};
+
 // Runs the case's first mixer on this rank's tokens. The shard may be null: then on all of them.
 void RunMixer(const MixerCase& mixer_case, DType dtype, const std::vector<double>& x,
               ContextShard* shard, Result* result) {
   const ModelConfig config = ConfigOf(mixer_case);
-  ParamSet params;
-  const std::unique_ptr<Mixer> mixer =
-      MakeMixer(mixer_case.mixers[0], config,
-                {.scope = ParamScope(params), .root = ParamScope(params), .layers = 1});
-  for (Param* param : params.all()) {
-    param->BindValue(Tensor::Empty(param->spec.shape, dtype, {}));
-    param->BindGradient(Tensor::Zeros(param->spec.shape, dtype, {}));
-    InitParam(*param, /*seed=*/3);
-    param->ExpectUses(1);
-  }
+  const BoundMixer bound(mixer_case, dtype, {});
   const Documents alone = Documents::Of(kDocuments, {});
   const Documents& documents = shard != nullptr ? shard->documents() : alone;
   const int64_t begin = shard != nullptr ? shard->begin() : 0, tokens = documents.tokens();
@@ -51,7 +59,7 @@ void RunMixer(const MixerCase& mixer_case, DType dtype, const std::vector<double
   Stream stream;
   Tape tape(stream);
   const Var in = tape.Input(own(x), /*needs_grad=*/true);
-  const MixerOutput out = mixer->Forward(tape, in, {.documents = documents, .shard = shard});
+  const MixerOutput out = bound.mixer->Forward(tape, in, {.documents = documents, .shard = shard});
   std::vector<Tape::Seed> seeds = {
       {out.y_ND,
        own(RandomNormal(9, "dy", {static_cast<int64_t>(x.size()) / config.width, config.width})
@@ -202,27 +210,19 @@ TEST(TokenTraffic, IsTheFormula) {
 // Bytes that the case's first mixer leaves after a forward, of `tokens` tokens a rank.
 int64_t KeptBytes(const MixerCase& mixer_case, int ranks, int64_t tokens, bool recompute) {
   const Device meta{Backend::kMeta};
-  const ModelConfig config = ConfigOf(mixer_case);
   const MetaMeter meter;
-  ParamSet params;
-  const std::unique_ptr<Mixer> mixer =
-      MakeMixer(mixer_case.mixers[0], config,
-                {.scope = ParamScope(params), .root = ParamScope(params), .layers = 1});
-  for (Param* param : params.all()) {
-    param->BindValue(Tensor::Empty(param->spec.shape, DType::kF32, meta));
-    param->ExpectUses(1);
-  }
+  const BoundMixer bound(mixer_case, DType::kF32, meta);
   const std::unique_ptr<Communicator> last = MakeMetaCommunicator(ranks - 1, ranks);
   ContextShard shard(*last, ranks * tokens, 1, meta);
   shard.row(), shard.first_half(), shard.mirrored_half();  // stay for good
   Stream stream{.device = meta};
   Tape tape(stream);
-  const Var in = tape.Input(Tensor::Empty({tokens, config.width}, DType::kF32, meta),
+  const Var in = tape.Input(Tensor::Empty({tokens, ConfigOf(mixer_case).width}, DType::kF32, meta),
                             /*needs_grad=*/true);
   const MixerContext context{.documents = shard.documents(), .shard = ranks > 1 ? &shard : nullptr};
   const int64_t before = meter.memory().live;
   const auto forward = [&](Tape& t, std::span<const Var> x) -> std::vector<Var> {
-    return {mixer->Forward(t, x[0], context).y_ND};
+    return {bound.mixer->Forward(t, x[0], context).y_ND};
   };
   const std::span<const Var> x(&in, 1);
   const std::vector<Var> y = recompute ? tape.Recompute(x, forward) : forward(tape, x);
@@ -249,6 +249,38 @@ TEST(SparseAttention, RecomputeKeepsNothingOfOtherRanks) {
       if (mixer_case.mixers != std::vector<std::string>{kind}) continue;
       SCOPED_TRACE(mixer_case.name);
       EXPECT_EQ(KeptBytes(mixer_case, 2, 1024, true), KeptBytes(mixer_case, 1, 1024, true));
+    }
+  }
+}
+
+TEST(FirstTokenMass, CountsATokenOnceThoughItIsComputedAgain) {
+  for (const char* kind : {"full", "window"}) {
+    for (const int ranks : {1, 2, 3}) {
+      SCOPED_TRACE(StrCat(kind, ", ", ranks, " ranks"));
+      RunRanks(ranks, [&](Communicator& world) {
+        const MixerCase mixer_case{kind, {kind}};
+        const ModelConfig config = ConfigOf(mixer_case);
+        const BoundMixer bound(mixer_case, DType::kF64, {});
+        ContextShard shard(world, kTokens, 8, {});
+        shard.Fill(kDocuments);
+        const MixerContext context{.documents = shard.documents(),
+                                   .shard = &shard,
+                                   .first_token_mass = Tensor::Zeros({2}, DType::kF64, {})};
+        Stream stream;
+        Tape tape(stream);
+        const Tensor x = Tensor::FromHost(RandomRows(5, "x", config.width), {kTokens, config.width},
+                                          DType::kF64, {});
+        const Var in = tape.Input(x.Rows(shard.begin(), shard.begin() + shard.tokens()), true);
+        const auto forward = [&](Tape& t, std::span<const Var> of) -> std::vector<Var> {
+          return {bound.mixer->Forward(t, of[0], context).y_ND};
+        };
+        const Var y = tape.Recompute(std::span(&in, 1), forward)[0];
+        tape.Backward({{y, Tensor::Zeros(y.shape(), DType::kF64, {})}});
+        std::vector<double> mass = context.first_token_mass.ToDoubles();
+        shard.SumOverRow(mass);
+        const auto first_tokens = static_cast<int64_t>(kDocuments.size()) - 1;
+        EXPECT_EQ(mass[1], static_cast<double>(config.heads * (kTokens - first_tokens)));
+      });
     }
   }
 }
