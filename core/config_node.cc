@@ -229,9 +229,9 @@ namespace {
 // The parser calls itself for each part of a key.
 absl::Status CheckDepth(std::string_view text, std::string_view source) {
   int64_t number = 0;
-  for (const std::string_view line : absl::StrSplit(text, '\n')) {
+  for (const absl::string_view line : absl::StrSplit(Piece(text), '\n')) {
     ++number;
-    const std::string_view key = line.substr(0, line.find_first_of("=#"));
+    const absl::string_view key = line.substr(0, line.find_first_of("=#"));
     if (std::ranges::count(key, '.') < kMostParts) continue;
     return absl::InvalidArgumentError(
         StrCat(source, ":", number, ": a key of more than ", kMostParts, " parts"));
