@@ -1,6 +1,7 @@
 #include "tools/flags.h"
 
 #include <cmath>
+#include <filesystem>
 
 #include "absl/strings/numbers.h"
 #include "checkpoints/agreement.h"
@@ -73,6 +74,18 @@ CLI::Validator Share() {
     double value = 0;
     if (absl::SimpleAtod(text, &value) && value > 0 && value <= 1) return std::string();
     return StrCat("wants a number above 0 and up to 1, got ", text);
+  };
+  return CLI::Validator(check, "");
+}
+
+CLI::Validator NewFile() {
+  const auto check = [](std::string& text) {
+    const std::filesystem::path path(text), folder = path.parent_path();
+    std::error_code error;
+    if (!folder.empty() && !std::filesystem::is_directory(folder, error)) {
+      return StrCat(folder.string(), " is no folder: make it first");
+    }
+    return std::filesystem::is_directory(path, error) ? StrCat(text, " is a folder") : "";
   };
   return CLI::Validator(check, "");
 }

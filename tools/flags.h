@@ -33,5 +33,7 @@ void AddConfigFlags(CLI::App& app, ConfigFlags* flags);
 CLI::Validator WholeNumber(int64_t least, int64_t most = std::numeric_limits<int64_t>::max());
 CLI::Validator NumberFrom(double least);
 CLI::Validator Share();
+// A file that is to be written, in a folder that is there.
+CLI::Validator NewFile();
 
 }  // namespace lt2

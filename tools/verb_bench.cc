@@ -252,7 +252,7 @@ Verb BenchVerb() {
                        "Measures this machine for `lt2 plan --gpu FILE`: products, copies, every "
                        "operator, and with several ranks the links between them. Prints the file.",
                        "{lt2} bench machine --repeats 1");
-        machine->add_option("--out", flags->out, "file that it is written to");
+        machine->add_option("--out", flags->out, "file that it is written to")->check(NewFile());
         repeats(*machine);
         dtype(*machine);
         AddDeviceFlag(*machine, &flags->device);

@@ -128,7 +128,8 @@ Verb ScoreVerb() {
                            "one sequence a line: token ids separated by blanks or commas")
                 ->required();
             app.add_option("--out", flags->out,
-                           "HDF5 file for ids, cu_seqlens, logits [tokens, vocab] and log_probs");
+                           "HDF5 file for ids, cu_seqlens, logits [tokens, vocab] and log_probs")
+                ->check(NewFile());
             app.add_option("--precision", flags->precision, "fp32 or fp64")
                 ->check(CLI::IsMember({"fp32", "fp64"}));
             AddDeviceFlag(app, &flags->device);

@@ -135,6 +135,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadUse{"plan lt2-tiny --schedule", "parallel.pp = 1 is no pipeline"},
         BadUse{"plan lt2-tiny --svg a.svg", "--svg requires --schedule"},
         BadUse{"config check lt2-tiny --set data.valid=none.txt", "none.txt: no such file"},
+        BadUse{"config check lt2-tiny --set model.vocab=100", "has 256 tokens"},
+        BadUse{"bench machine --out no/such/m.toml", "no/such is no folder: make it first"},
         BadUse{"data inspect /nowhere/at/all", "/nowhere/at/all"},
         BadUse{"ckpt show /nowhere/at/all", "/nowhere/at/all"},
         BadUse{"ckpt verify /nowhere/at/all", "/nowhere/at/all"},
