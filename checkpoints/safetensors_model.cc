@@ -102,4 +102,10 @@ absl::Status SafetensorsModel::AddIndexed(const std::string& index) {
   return absl::OkStatus();
 }
 
+int64_t SafetensorsModel::bytes_read() const {
+  int64_t bytes = 0;
+  for (const ByteFile& file : files_) bytes += file.bytes_read();
+  return bytes;
+}
+
 }  // namespace lt2

@@ -32,6 +32,8 @@ class SafetensorsModel {
   const SafeTensor* Find(const std::string& name) const;
   // Fills `to` with bytes of a tensor that is there, from its byte `begin` on.
   absl::Status Read(const std::string& name, int64_t begin, std::span<std::byte> to) const;
+  // Of all files, so far.
+  int64_t bytes_read() const;
 
  private:
   explicit SafetensorsModel(std::string path) : path_(std::move(path)) {}

@@ -14,6 +14,7 @@
 #include "launch/model_loader.h"
 #include "launch/threads.h"
 #include "tools/device.h"
+#include "tools/flags.h"
 
 namespace lt2 {
 namespace {

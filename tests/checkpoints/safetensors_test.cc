@@ -74,9 +74,9 @@ TEST_F(SafetensorsTest, WhatIsLaidOutReadsBack) {
       EXPECT_EQ(found->shape, tensor.shape);
       EXPECT_EQ(found->dtype, tensor.dtype);
       std::string read(tensor.bytes.size(), '\0');
-      const int64_t before = ByteFile::bytes_read();
+      const int64_t before = model->bytes_read();
       ASSERT_TRUE(model->Read(tensor.name, 0, std::as_writable_bytes(std::span(read))).ok());
-      EXPECT_EQ(ByteFile::bytes_read() - before, found->bytes);
+      EXPECT_EQ(model->bytes_read() - before, found->bytes);
       EXPECT_EQ(read, tensor.bytes);
       if (tensor.dtype == "F64" || tensor.dtype == "I64") {
         EXPECT_EQ(found->offset % 8, 0) << tensor.name;
