@@ -35,12 +35,7 @@ absl::StatusOr<std::unique_ptr<Loader>> Loader::Open(const DataConfig& config, u
   CHECK_GE(config.sequence, 1);
   CHECK(!config.train.empty());
   std::unique_ptr<Loader> loader(new Loader(config, seed));
-  ASSIGN_OR_RETURN(loader->tokenizer_, MakeTokenizer(config.tokenizer));
-  if (model_vocab > 0 && loader->tokenizer_->vocab_size() > model_vocab) {
-    return absl::InvalidArgumentError(
-        StrCat("tokenizer \"", config.tokenizer, "\" has ", loader->tokenizer_->vocab_size(),
-               " tokens, more than model.vocab = ", model_vocab, "; raise model.vocab"));
-  }
+  ASSIGN_OR_RETURN(loader->tokenizer_, MakeTokenizer(config.tokenizer, model_vocab));
   RETURN_IF_ERROR(loader->OpenSources(model_vocab));
   std::vector<double> weights;
   for (const DataConfig::Train& train : config.train) weights.push_back(train.weight);

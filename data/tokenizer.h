@@ -34,7 +34,9 @@ class Tokenizer {
   }
 };
 
-// The tokenizer a configuration names: "bytes". InvalidArgument for any other.
-absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(const std::string& name);
+// The tokenizer a configuration names: "bytes". InvalidArgument for any other, or if it has more
+// tokens than the vocabulary of a model for which it is meant.
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(const std::string& name,
+                                                         int64_t model_vocab = 0);
 
 }  // namespace lt2

@@ -5,7 +5,6 @@
 
 #include "core/status_macros.h"
 #include "core/strings.h"
-#include "data/tokenizer.h"
 #include "launch/presets.h"
 #include "model/mixers/registry.h"
 
@@ -83,14 +82,6 @@ void CheckSize(const RunConfig& config, const ConfigTable& root) {
                             "or data.sequence"));
 }
 
-void CheckVocabulary(const RunConfig& config, const ConfigTable& root) {
-  const auto tokenizer = MakeTokenizer(config.data.tokenizer);
-  if (!tokenizer.ok() || (*tokenizer)->vocab_size() <= config.model.vocab) return;
-  root.Table("model").AddError(
-      "vocab", StrCat(config.model.vocab, ": tokenizer \"", config.data.tokenizer, "\" has ",
-                      (*tokenizer)->vocab_size(), " tokens; raise it to these at least"));
-}
-
 absl::Status CheckTensorParallel(const RunConfig& config) {
   const absl::Status status =
       CheckSplit(config.model, {.ranks = static_cast<int>(config.parallel.tp)});
@@ -116,7 +107,6 @@ absl::StatusOr<RunConfig> ReadRunConfig(ConfigTable root, const std::vector<std:
   CheckBatch(config, root);
   CheckSchedule(config, root);
   CheckSize(config, root);
-  CheckVocabulary(config, root);
   RETURN_IF_ERROR(root.Finish());
   RETURN_IF_ERROR(CheckTensorParallel(config));
   for (DataConfig::Train& train : config.data.train) {

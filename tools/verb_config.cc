@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
+#include "data/tokenizer.h"
 #include "launch/presets.h"
 #include "model/language_model.h"
 #include "tools/flags.h"
@@ -50,6 +51,7 @@ absl::Status CheckInputs(const RunConfig& config) {
 absl::Status Check(const ConfigFlags& flags, int ranks, VerbOutput& output) {
   ASSIGN_OR_RETURN(const RunConfig config, flags.Load());
   ASSIGN_OR_RETURN(const Mesh mesh, MeshFor(config, ranks));
+  RETURN_IF_ERROR(MakeTokenizer(config.data.tokenizer, config.model.vocab).status());
   RETURN_IF_ERROR(CheckInputs(config));
   const int64_t micro_batches =
       config.batch.tokens / (config.data.sequence * config.batch.micro_batch * mesh.dp);
