@@ -67,7 +67,7 @@ std::vector<std::vector<Want>> GatherWants(std::span<const IndexedPiece> pieces,
   for (const std::string& theirs : group.GatherStrings(
            {reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Want)})) {
     wants.emplace_back(theirs.size() / sizeof(Want));
-    std::memcpy(wants.back().data(), theirs.data(), theirs.size());
+    if (!theirs.empty()) std::memcpy(wants.back().data(), theirs.data(), theirs.size());
   }
   return wants;
 }

@@ -230,7 +230,7 @@ std::vector<std::string> Communicator::GatherStrings(std::string_view mine) {
   Tensor bytes = Bytes(Sum(counts));
   char* text = reinterpret_cast<char*>(bytes.data<uint8_t>());
   const int64_t begin = std::accumulate(counts.begin(), counts.begin() + rank_, int64_t{0});
-  std::memcpy(text + begin, mine.data(), mine.size());
+  mine.copy(text + begin, mine.size());
   AllGather(bytes, counts, "gather_strings");
   std::vector<std::string> strings;
   for (int64_t count : counts) {
