@@ -4,6 +4,8 @@
 // AppendFile leaves half of its content behind, as a full disk or a crash does.
 #pragma once
 
+#include <atomic>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -37,7 +39,7 @@ class FaultyFileSystem : public FileSystem {
   }
   absl::Status WriteFile(const std::string& path, std::string_view content) override {
     if (!Fails()) {
-      synced_.insert(path);
+      NoteSynced(path);
       return real_.WriteFile(path, content);
     }
     if (mode_ == Mode::kOnce || count_ == fail_at_) {
@@ -57,7 +59,7 @@ class FaultyFileSystem : public FileSystem {
   }
   absl::Status Sync(const std::string& path) override {
     if (Fails()) return NoSpace(path);
-    synced_.insert(path);
+    NoteSynced(path);
     return real_.Sync(path);
   }
   absl::Status MakeDirectories(const std::string& path) override {
@@ -77,17 +79,23 @@ class FaultyFileSystem : public FileSystem {
 
  private:
   bool Fails() {
-    ++count_;
+    const int change = ++count_;
     if (fail_at_ == 0) return false;
-    return mode_ == Mode::kOnce ? count_ == fail_at_ : count_ >= fail_at_;
+    return mode_ == Mode::kOnce ? change == fail_at_ : change >= fail_at_;
+  }
+  void NoteSynced(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    synced_.insert(path);
   }
   static absl::Status NoSpace(const std::string& path) {
     return absl::ResourceExhaustedError(path + ": no space left (a test says so)");
   }
 
   FileSystem& real_;
-  int count_ = 0, fail_at_ = 0;
+  std::atomic<int> count_ = 0;  // ranks are threads
+  int fail_at_ = 0;
   Mode mode_ = Mode::kOnce;
+  std::mutex mutex_;
   std::set<std::string> synced_;
 };
 
