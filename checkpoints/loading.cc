@@ -4,6 +4,7 @@
 #include <cstring>
 #include <future>
 
+#include "checkpoints/float_values.h"
 #include "core/status_macros.h"
 
 namespace lt2 {
@@ -18,15 +19,9 @@ void CopyElements(const std::byte* from, DType from_type, std::byte* to, DType t
     std::memcpy(to, from, elements * SizeOf(to_type));
     return;
   }
-  DispatchFloat(from_type, [&]<class From>() {
-    DispatchFloat(to_type, [&]<class To>() {
-      for (int64_t i = 0; i < elements; ++i) {
-        From value;  // stored bytes need not be aligned
-        std::memcpy(&value, from + i * sizeof(From), sizeof(From));
-        reinterpret_cast<To*>(to)[i] = static_cast<To>(value);
-      }
-    });
-  });
+  const size_t count = elements;
+  ConvertFloats(FloatTypeOf(from_type), {from, count * SizeOf(from_type)}, FloatTypeOf(to_type),
+                {to, count * SizeOf(to_type)});
 }
 
 // Room for so many bytes from or to each rank.
