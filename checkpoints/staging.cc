@@ -7,6 +7,38 @@
 #include "core/strings.h"
 
 namespace lt2 {
+namespace {
+
+// Copies from a GPU, some at a time: a thread that fills the driver's queue of copies holds up
+// every thread that launches kernels until there is room in it again. Done when destroyed.
+class QueuedCopies {
+ public:
+  ~QueuedCopies() { Finish(); }
+  void Add(std::byte* to, const Tensor& from) {
+    for (int64_t at = 0; at < from.bytes(); at += kMostBytes) {
+      const int64_t bytes = std::min(kMostBytes, from.bytes() - at);
+      if (copies_ == kMostCopies || bytes_ + bytes > kMostBytes) Finish();
+      ++copies_;
+      bytes_ += bytes;
+      cuda::CopyQueued(to + at, static_cast<const std::byte*>(from.raw()) + at, bytes);
+    }
+  }
+
+ private:
+  static constexpr int kMostCopies = 64;
+  static constexpr int64_t kMostBytes = int64_t{256} << 20;  // 5 ms
+
+  void Finish() {
+    if (copies_ > 0) cuda::Synchronize();
+    copies_ = 0;
+    bytes_ = 0;
+  }
+
+  int copies_ = 0;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace
 
 int64_t TotalBytes(std::span<const TensorPiece> pieces) {
   int64_t bytes = 0;
@@ -61,18 +93,17 @@ std::vector<const std::byte*> Staging::Copy(std::span<const TensorPiece> pieces)
   }
   std::vector<const std::byte*> data;
   std::byte* to = memory_;
+  QueuedCopies queued;
   for (const TensorPiece& piece : pieces) {
     data.push_back(to);
     const int64_t bytes = piece.tensor.bytes();
-    if (bytes == 0) continue;
     if (piece.tensor.on_gpu()) {
-      cuda::CopyQueued(to, piece.tensor.raw(), bytes);
-    } else {
+      queued.Add(to, piece.tensor);
+    } else if (bytes > 0) {
       std::memcpy(to, piece.tensor.raw(), bytes);
     }
     to += bytes;
   }
-  if (on_gpu != pieces.end()) cuda::Synchronize();
   return data;
 }
 

@@ -102,11 +102,12 @@ bool GemmChoice::Runs(const std::string& word, const GemmProduct& product) const
          result.workspaceSize <= static_cast<size_t>(workspace_.bytes());
 }
 
-// All proposals a few times, then the best of them under steady load.
+// All proposals a few times, then the best of them one after the other, each until the GPU's clocks
+// are its own: where power is the limit, what a product needs of it decides, not its cycles.
 std::string GemmChoice::Measure(cudaStream_t stream, const GemmKey& key, const GemmProduct& product,
                                 const GemmArgs& args) const {
-  constexpr int kProposals = 24, kFinalists = 5, kRounds = 3;
-  constexpr float kHeatMs = 60, kRoundMs = 15;
+  constexpr int kProposals = 24, kFinalists = 5;
+  constexpr float kHeatMs = 120, kTimedMs = 80;
   std::vector<cublasLtMatmulAlgo_t> proposals = Proposals(key, product, kProposals);
   const Lent c(args.c.bytes());
   const Timing timing(stream);
@@ -131,14 +132,11 @@ std::string GemmChoice::Measure(cudaStream_t stream, const GemmKey& key, const G
   std::sort(ranking.begin(), ranking.end());
   ranking.resize(std::min<size_t>(ranking.size(), kFinalists));
   const auto runs_in = [once = ranking[0].first](float milliseconds) {
-    return std::clamp(static_cast<int>(milliseconds / once), 2, 500);
+    return std::clamp(static_cast<int>(milliseconds / once), 2, 2000);
   };
-  timing.Sustained(runs_in(kHeatMs), run(ranking[0].second));
-  for (auto& [time, proposal] : ranking) time = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    for (auto& [time, proposal] : ranking) {
-      time += timing.Sustained(runs_in(kRoundMs), run(proposal)) / kRounds;
-    }
+  for (auto& [time, proposal] : ranking) {
+    timing.Sustained(runs_in(kHeatMs), run(proposal));
+    time = timing.Sustained(runs_in(kTimedMs), run(proposal));
   }
   std::sort(ranking.begin(), ranking.end());
   LogDebug(absl::StrCat("product ", key.ToString(), ": proposal ", ranking[0].second, " of ",
