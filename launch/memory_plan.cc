@@ -75,8 +75,8 @@ MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, const RankGroups& g
 std::vector<PolicyPlan> PlanPolicies(StepOptions options, const Mesh& mesh) {
   std::vector<PolicyPlan> plans;
   for (RecomputePolicy policy :
-       {RecomputePolicy::kNone, RecomputePolicy::kFfn, RecomputePolicy::kMixer,
-        RecomputePolicy::kBlock, RecomputePolicy::kLoop}) {
+       {RecomputePolicy::kKeep, RecomputePolicy::kNone, RecomputePolicy::kFfn,
+        RecomputePolicy::kMixer, RecomputePolicy::kBlock, RecomputePolicy::kLoop}) {
     options.recompute = policy;
     plans.push_back({policy, PlanMost(options, mesh, /*diagnostics=*/true)});
   }

@@ -9,9 +9,9 @@
 namespace lt2 {
 
 // By what is computed again.
-constexpr RecomputePolicy kPolicies[] = {RecomputePolicy::kNone, RecomputePolicy::kFfn,
-                                         RecomputePolicy::kMixer, RecomputePolicy::kBlock,
-                                         RecomputePolicy::kLoop};
+constexpr RecomputePolicy kPolicies[] = {RecomputePolicy::kKeep,  RecomputePolicy::kNone,
+                                         RecomputePolicy::kFfn,   RecomputePolicy::kMixer,
+                                         RecomputePolicy::kBlock, RecomputePolicy::kLoop};
 
 struct MeshChoice {
   Mesh mesh;

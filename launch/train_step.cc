@@ -131,7 +131,7 @@ ForwardOptions TrainStep::TrainingOptionsFor(const LoadedBatch& batch,
 
 void TrainStep::ForwardBackward(LoopDiagnostics* diagnostics) {
   Tape tape(stream_);
-  tape.set_rebuild(options_.rebuild);
+  tape.set_rebuild(options_.LeastRebuild());
   std::vector<Tape::Seed> seeds;
   {
     TraceRange range("forward");
@@ -206,7 +206,7 @@ void TrainStep::RunStages() {
                    {.task = ModelStage::Task::kTrain,
                     .dtype = options_.dtype,
                     .z_loss = options_.optimizer.z_loss,
-                    .rebuild = options_.rebuild,
+                    .rebuild = options_.LeastRebuild(),
                     .defers_weights = options_.pipeline == Pipeline::kRingZb},
                    std::move(micro_batches), {.losses = sums_, .auxiliary = auxiliary_});
   stage.OnForwardDone(forward_done_);

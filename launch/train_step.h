@@ -30,7 +30,7 @@ struct StepOptions {
   bool sequence_parallel = false;       // tensor parallel
   Pipeline pipeline = Pipeline::kRing;  // where there are stages
   RecomputePolicy recompute = RecomputePolicy::kNone;
-  Rebuild rebuild = Rebuild::kNothing;  // at least, in backward
+  Rebuild rebuild = Rebuild::kNothing;  // in backward, unless recompute is kKeep
   DType dtype = DType::kF32;            // of activations and of what matrix products read
   Device device;
   int64_t sequence = 0;       // tokens of a window
@@ -39,6 +39,10 @@ struct StepOptions {
   int64_t max_documents = 1;  // in a micro-batch
   bool graphs = false;        // steps are recorded and repeated where the device is a GPU and
                               // there is one stage
+
+  Rebuild LeastRebuild() const {
+    return recompute == RecomputePolicy::kKeep ? Rebuild::kNothing : rebuild;
+  }
 };
 
 // How `stages` stages of a pipeline take a step: jobs are ordered for what they cost, a stage's

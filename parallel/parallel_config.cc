@@ -7,7 +7,8 @@ namespace lt2 {
 namespace {
 
 const std::vector<std::string> kPrecisions = {"fp32", "bf16", "fp64"};
-const std::vector<std::string> kPolicies = {"none", "ffn", "mixer", "block", "loop", "auto"};
+const std::vector<std::string> kPolicies = {"keep",  "none", "ffn", "mixer",
+                                            "block", "loop", "auto"};
 const std::vector<std::string> kExchanges = {"auto", "gather", "chain"};
 const std::vector<std::string> kPipelines = {"ring", "ring-zb"};
 

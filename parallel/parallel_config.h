@@ -13,7 +13,7 @@
 namespace lt2 {
 
 enum class Precision : uint8_t { kFp32, kBf16, kFp64 };
-enum class RecomputeChoice : uint8_t { kNone, kFfn, kMixer, kBlock, kLoop, kAuto };
+enum class RecomputeChoice : uint8_t { kKeep, kNone, kFfn, kMixer, kBlock, kLoop, kAuto };
 
 struct ParallelConfig {
   int64_t dp = 0;  // 0: "auto", all the processes the other axes leave

@@ -113,12 +113,12 @@ absl::Status TellPolicies(const RunConfig& config, const Mesh& mesh,
     seconds.push_back(cost.seconds());
   }
   const absl::StatusOr<RecomputePolicy> chosen = ChooseRecompute(plans, budget);
-  const MemoryPlan& none = plans[0].memory;
-  const Unit in(none.peak_bytes);
+  const MemoryPlan& any = plans[0].memory;
+  const Unit in(any.peak_bytes);
   const double tokens =
       static_cast<double>(config.batch.tokens) / static_cast<double>(mesh.replicas());
-  output.result.update({{"params", none.parameters},
-                        {"model_flops_per_token", none.model_flops_per_token},
+  output.result.update({{"params", any.parameters},
+                        {"model_flops_per_token", any.model_flops_per_token},
                         {"mesh", mesh.ToString()},
                         {"budget_bytes", budget},
                         {"auto", chosen.ok() ? nlohmann::json(Name(*chosen)) : nlohmann::json()}});
@@ -127,10 +127,10 @@ absl::Status TellPolicies(const RunConfig& config, const Mesh& mesh,
   std::cout << absl::StrFormat(
       "%.2f M parameters, %.3g model FLOPs per token; a rank of %d (%s) takes %d x %d tokens at a "
       "time, in %s\n\n%s of a rank: weights %.2f, gradients %.2f, moments %.2f, and\n",
-      static_cast<double>(none.parameters) / 1e6, none.model_flops_per_token, mesh.size(),
+      static_cast<double>(any.parameters) / 1e6, any.model_flops_per_token, mesh.size(),
       mesh.ToString(), config.batch.micro_batch, config.data.sequence,
-      Name(config.parallel.precision), in.name, in(none.weight_bytes), in(none.gradient_bytes),
-      in(none.moment_bytes));
+      Name(config.parallel.precision), in.name, in(any.weight_bytes), in(any.gradient_bytes),
+      in(any.moment_bytes));
   std::cout << absl::StrFormat("%-10s %12s %10s %8s %18s%s\n", "recompute", "activations",
                                "workspace", "peak", "GFLOP per token", machine ? "   step s" : "");
   for (size_t i = 0; i < plans.size(); ++i) {

@@ -39,14 +39,20 @@ TEST(MemoryPlan, PartsAreTheWhole) {
 }
 
 TEST(MemoryPlan, WhatIsRecomputedTakesTimeAndSavesMemory) {
-  const std::vector<PolicyPlan> kept = Plans("fp32"), rebuilt = Plans("bf16");
-  // In bfloat16 activations are half as large, and cheap ones are not held at all.
-  EXPECT_LT(rebuilt[0].memory.activation_bytes, 0.45 * kept[0].memory.activation_bytes);
-  for (const auto& plans : {kept, rebuilt}) {
-    const MemoryPlan& none = plans[0].memory;
-    for (size_t i = 1; i < plans.size(); ++i) {
-      EXPECT_LT(plans[i].memory.activation_bytes, none.activation_bytes) << Name(plans[i].policy);
-      EXPECT_GT(plans[i].memory.step_flops, none.step_flops) << Name(plans[i].policy);
+  const std::vector<PolicyPlan> fp32 = Plans("fp32"), bf16 = Plans("bf16");
+  ASSERT_EQ(bf16[0].policy, RecomputePolicy::kKeep);
+  ASSERT_EQ(bf16[1].policy, RecomputePolicy::kNone);
+  const auto takes = [](const PolicyPlan& plan) { return plan.memory.activation_bytes; };
+  const auto flops = [](const PolicyPlan& plan) { return plan.memory.step_flops; };
+  // In bfloat16 activations are half as large, and cheap ones need not be held at all.
+  EXPECT_LT(takes(bf16[1]), 0.45 * takes(fp32[1]));
+  EXPECT_LT(takes(bf16[1]), takes(bf16[0]));
+  EXPECT_GT(flops(bf16[1]), flops(bf16[0]));
+  EXPECT_EQ(takes(fp32[1]), takes(fp32[0]));
+  for (const auto& plans : {fp32, bf16}) {
+    for (size_t i = 2; i < plans.size(); ++i) {
+      EXPECT_LT(takes(plans[i]), takes(plans[1])) << Name(plans[i].policy);
+      EXPECT_GT(flops(plans[i]), flops(plans[1])) << Name(plans[i].policy);
     }
   }
 }

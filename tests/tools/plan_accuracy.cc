@@ -45,7 +45,7 @@ Drawn Draw(std::mt19937_64& bits, bool gpu, int most_ranks) {
     return from[bits() % from.size()];
   };
   Drawn drawn;
-  drawn.recompute = pick({"none", "ffn", "mixer", "block", "loop"});
+  drawn.recompute = pick({"keep", "none", "ffn", "mixer", "block", "loop"});
   const std::string several = pick({"none", "dp", "cp", "tp", "pp"});
   const std::string axis = most_ranks == 1 ? "none" : several;
   drawn.ranks = axis == "none" ? 1 : 2;
