@@ -241,11 +241,15 @@ absl::StatusOr<std::string> Writer::PublishAsRoot(
     return SaveError(bytes.status(), job_->info.step, root_);
   }
   const std::string published = JoinPath(root_, StepName(job_->info.step));
-  absl::Status status = ApplyRetention(root_, options_.retention, published);
+  DeleteOld(published);
+  return bytes;
+}
+
+void Writer::DeleteOld(std::string_view in_use) const {
+  const absl::Status status = ApplyRetention(root_, options_.retention, in_use);
   if (!status.ok()) {
     LogWarn(StrCat("old checkpoints could not be deleted: ", std::string(status.message())));
   }
-  return bytes;
 }
 
 absl::Status Writer::Rename() const {

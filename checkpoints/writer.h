@@ -75,6 +75,8 @@ class Writer {
   absl::StatusOr<std::optional<SavedCheckpoint>> Advance();
   // All of that. Collective.
   absl::StatusOr<SavedCheckpoint> Publish();
+  // Deletes what retention does not keep, but for the checkpoint in use; warns of what it cannot.
+  void DeleteOld(std::string_view in_use) const;
 
  private:
   struct Job;

@@ -39,6 +39,8 @@ class Saver {
 
   // A checkpoint that was there when the run began.
   void Found(const std::string& path, int64_t step);
+  // As after a save: there may be no room for the next one until then.
+  void DeleteOld() const { writer_.DeleteOld(newest_); }
   const std::string& newest() const { return newest_; }  // "" if there is none
   int64_t saved_step() const { return saved_step_; }     // the last one begun, or found
   double saved_at() const { return saved_at_; }          // when, in monotonic seconds

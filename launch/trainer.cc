@@ -198,6 +198,7 @@ absl::Status Trainer::Start() {
                      {"loading_s", loading_s},
                      {"differences", start.differences}});
     saver_->Found(start.checkpoint, state_.step);
+    if (run_dir_ != nullptr) saver_->DeleteOld();
   }
   if (deadline_ && !deadline_->ToString().empty()) {
     LogInfo(StrCat("must end ", deadline_->ToString()));

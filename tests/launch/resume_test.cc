@@ -133,6 +133,16 @@ TEST_F(ResumeTest, RewindingSetsAsideWhatCameAfter) {
   EXPECT_THAT(Log("run"), HasSubstr("resuming after step 3"));
 }
 
+// Else a full disk would stay full: nothing can be saved that would be followed by deletions.
+TEST_F(ResumeTest, ALowerKeepLastHoldsFromTheStart) {
+  MustTrain("run", {.max_steps = 6}, {"checkpoint.keep_last=5"});
+  MustTrain("run", {.resume = CheckpointPath("run", 6), .max_steps = 6},
+            {"checkpoint.keep_last=3", "checkpoint.keep_every=2 steps"});
+  EXPECT_THAT(Checkpoints("run"), ElementsAre(StepName(2), StepName(4), StepName(5), StepName(6)));
+  MustTrain("run", {.max_steps = 6});
+  EXPECT_THAT(Checkpoints("run"), ElementsAre(StepName(5), StepName(6)));
+}
+
 TEST_F(ResumeTest, ARefusedStartMovesNothing) {
   MustTrain("run", {.max_steps = 4});
   Refusal("run", {.resume = CheckpointPath("run", 3)}, {"model.ffn=32"});
