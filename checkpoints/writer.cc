@@ -37,7 +37,8 @@ struct Writer::Job {
   std::string temporary;
   std::vector<TensorPiece> pieces;
   std::vector<const std::byte*> data;
-  absl::StatusOr<ShardContent> result = absl::UnknownError("not written yet");
+  // What this rank has written, as text: making it, and reading it, is the threads' work.
+  absl::StatusOr<std::string> result = absl::UnknownError("not written yet");
   bool gathered = false;                         // every rank has written
   absl::StatusOr<std::string> published = "";    // bytes; of rank 0
   std::atomic<bool> copied{false}, done{false};  // done: the thread, with what it has to do now
@@ -145,6 +146,15 @@ absl::StatusOr<ShardContent> Writer::WriteShared(const Job& job) const {
   return mine;
 }
 
+absl::StatusOr<std::string> Writer::WriteAndDescribe(const Job& job) const {
+  ASSIGN_OR_RETURN(const ShardContent shard,
+                   options_.sharing
+                       ? WriteShared(job)
+                       : WriteShard(job.temporary, world_.rank(), job.info, job.pieces, job.data));
+  if (options_.verify_writes) RETURN_IF_ERROR(VerifyShard(job.temporary, shard));
+  return ToJson(shard);
+}
+
 // In a thread of its own with `async`.
 void Writer::Write(Job& job) {
   TraceRange range("checkpoint_write");
@@ -157,13 +167,7 @@ void Writer::Write(Job& job) {
   }
   job.copied = true;
   job.copied.notify_all();
-  job.result = options_.sharing
-                   ? WriteShared(job)
-                   : WriteShard(job.temporary, world_.rank(), job.info, job.pieces, job.data);
-  if (job.result.ok() && options_.verify_writes) {
-    const absl::Status read_back = VerifyShard(job.temporary, *job.result);
-    if (!read_back.ok()) job.result = read_back;
-  }
+  job.result = WriteAndDescribe(job);
   job.done.store(true, std::memory_order_release);
 }
 
@@ -176,11 +180,11 @@ absl::StatusOr<std::optional<SavedCheckpoint>> Writer::Advance() {
   Job& job = *job_;
   if (job.thread.joinable()) job.thread.join();
   if (!std::exchange(job.gathered, true)) {
-    absl::StatusOr<std::vector<ShardContent>> shards = GatherShards();
+    std::vector<absl::StatusOr<std::string>> results = GatherResults(world_, job.result);
     if (world_.rank() == 0) {
       job.done = false;
-      job.thread = std::thread([this, &job, shards = std::move(shards)] {
-        job.published = PublishAsRoot(shards);
+      job.thread = std::thread([this, &job, results = std::move(results)] {
+        job.published = PublishAsRoot(results);
         job.done.store(true, std::memory_order_release);
       });
     }
@@ -206,30 +210,15 @@ absl::StatusOr<SavedCheckpoint> Writer::Publish() {
   return *std::move(saved);
 }
 
-absl::StatusOr<std::vector<ShardContent>> Writer::GatherShards() const {
-  absl::StatusOr<std::string> mine = "";
-  if (job_->result.ok()) {
-    mine = ToJson(*job_->result);
-  } else {
-    mine = job_->result.status();
-  }
-  std::vector<ShardContent> shards;
-  absl::Status failure;  // of the first rank that has one
-  for (const absl::StatusOr<std::string>& theirs : GatherResults(world_, mine)) {
-    failure.Update(theirs.status());
-    if (!theirs.ok()) continue;
-    ASSIGN_OR_RETURN(ShardContent shard, ParseShardContent(*theirs));
-    shards.push_back(std::move(shard));
-  }
-  RETURN_IF_ERROR(failure);
-  return shards;
-}
-
 absl::StatusOr<std::string> Writer::PublishAsRoot(
-    const absl::StatusOr<std::vector<ShardContent>>& shards) const {
+    const std::vector<absl::StatusOr<std::string>>& results) const {
   const auto publish = [&]() -> absl::StatusOr<std::string> {
-    RETURN_IF_ERROR(shards.status());
-    ASSIGN_OR_RETURN(const int64_t bytes, Assemble(job_->temporary, job_->info, *shards));
+    std::vector<ShardContent> shards;
+    for (const absl::StatusOr<std::string>& result : results) {  // of the first rank that failed
+      RETURN_IF_ERROR(result.status());
+      ASSIGN_OR_RETURN(shards.emplace_back(), ParseShardContent(*result));
+    }
+    ASSIGN_OR_RETURN(const int64_t bytes, Assemble(job_->temporary, job_->info, shards));
     RETURN_IF_ERROR(options_.may_publish());
     RETURN_IF_ERROR(Rename());
     return StrCat(bytes);

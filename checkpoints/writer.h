@@ -88,11 +88,11 @@ class Writer {
   absl::Status Prepare(Job& job);
   absl::StatusOr<ShardContent> PlaceShared(const Job& job) const;
   void Write(Job& job);
+  absl::StatusOr<std::string> WriteAndDescribe(const Job& job) const;
   absl::StatusOr<ShardContent> WriteShared(const Job& job) const;
   absl::Status Rename() const;
-  absl::StatusOr<std::vector<ShardContent>> GatherShards() const;
   absl::StatusOr<std::string> PublishAsRoot(
-      const absl::StatusOr<std::vector<ShardContent>>& shards) const;
+      const std::vector<absl::StatusOr<std::string>>& results) const;
 
   const std::string root_;
   Communicator& world_;
