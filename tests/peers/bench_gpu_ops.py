@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """The peers of `lt2 bench op --device cuda`: flash-linear-attention's scans and cuDNN's attention.
 
+  bench_gpu_ops.py [attention] [gated_delta_rule] [kda]     all of them, if none is named
+
 bfloat16, forward and forward with backward, as CUDA graphs of many launches over rotated inputs;
 medians. The last line of standard output is one JSON object in milliseconds. Exits with 77 where
 PyTorch, a GPU or the library is missing.
@@ -102,6 +104,8 @@ def main():
     results = {}
     with torch.cuda.stream(stream):
         for peer in (attention, gated_delta_rule, kda):
+            if len(sys.argv) > 1 and peer.__name__ not in sys.argv[1:]:
+                continue
             try:
                 results[peer.__name__] = peer()
             except Exception as error:  # one missing peer must not hide the others
