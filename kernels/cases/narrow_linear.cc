@@ -44,7 +44,10 @@ OpCase NarrowLinearCase() {
                                              Instance(seed, 1, 200, {1, 3, 8}),
                                              Instance(seed, 333, 136, {33, 7, 8}),
                                              Instance(seed, 1029, 520, {4, 4}),
-                                             Instance(seed, 40, 24, {65, 2})};
+                                             Instance(seed, 40, 24, {65, 2}),
+                                             Instance(seed, 4333, 512, {2}),
+                                             Instance(seed, 61, 1024, {3, 5, 9}),
+                                             Instance(seed, 9, 2048, {16, 16})};
               },
           .bench =
               [] {

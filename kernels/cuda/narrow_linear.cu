@@ -1,6 +1,6 @@
 // Narrow projections in bfloat16: few rows of weights stay near while x or its gradient streams by.
 #include "kernels/cuda/column_pass.cuh"
-#include "kernels/cuda/narrow_pieces.cuh"
+#include "kernels/cuda/narrow_rows.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/narrow_linear.h"
 
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(128)
 // dx = or += dy w. A warp has 64 columns, holds their weights in registers and walks down tiles of
 // 16 rows; `across` of a block's 8 warps lie side by side. The inner index of a product is any
 // order of outputs, and its columns any order of columns, if both operands agree: chosen so that a
-// lane reads whole pieces of dy and owns 8 neighbours of a row twice.
+// lane reads whole pieces of dy and owns 8 neighbours of a row twice. It reads them a tile ahead.
 constexpr int kInputWarps = 8, kInputColumns = 64;
 
 // kGroups of 4 pieces; kWide: all are.
@@ -129,6 +129,30 @@ __global__ void __launch_bounds__(32 * kInputWarps, 3 - kGroups)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane % 4, n = lane / 4;
   const int first = (blockIdx.x * across + warp % across) * kInputColumns;
   if (first >= width) return;
+  const int high = kInputWarps / across, step = static_cast<int>(gridDim.y) * high * 16;
+  const int column = first + quad * 8, last = static_cast<int>(rows) - 1;
+  int top = (static_cast<int>(blockIdx.y) * high + warp / across) * 16;
+
+  NarrowPiece own[kGroups];
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) own[g] = dy.of[4 * g + quad];
+  uint4 there[2][2] = {}, outputs[kGroups][2];
+  // All on their way together; what is beyond the last row or column reads something else.
+  const auto load = [&](int of_tile) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = min(of_tile + n + 8 * i, last);
+#pragma unroll
+      for (int half = 0; kAdd && half < 2; ++half) {
+        const bf16* at = dx + int64_t{row} * width + column;
+        there[i][half] =
+            *reinterpret_cast<const uint4*>(column + 32 * half < width ? at + 32 * half : dx);
+      }
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) outputs[g][i] = LoadOutputs<kWide>(own[g], row);
+    }
+  };
+  load(top);
 
   // Of product s of group g and tile t: what lane (n, quad) has of outputs 4 s … 4 s + 3 of piece
   // 4 g + quad, at column 32 (t / 4) + 8 (n / 2) + 2 (t % 4) + n % 2.
@@ -139,12 +163,12 @@ __global__ void __launch_bounds__(32 * kInputWarps, 3 - kGroups)
     const int size = p < dy.count ? dy.of[p].size : 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int column = first + 32 * half + n / 2 * 8;
+      const int c = first + 32 * half + n / 2 * 8;
 #pragma unroll
       for (int j = 0; j < kPiece; j += 2) {
         uint4 upper = {}, lower = {};
-        if (column < width && j < size) {
-          const bf16* at = dy.of[p].w + int64_t{j} * width + column;
+        if (c < width && j < size) {
+          const bf16* at = dy.of[p].w + int64_t{j} * width + c;
           upper = *reinterpret_cast<const uint4*>(at);
           if (j + 1 < size) lower = *reinterpret_cast<const uint4*>(at + width);
         }
@@ -158,62 +182,43 @@ __global__ void __launch_bounds__(32 * kInputWarps, 3 - kGroups)
     }
   }
 
-  NarrowPiece own[kGroups];
+  for (; top <= last; top += step) {
+    float sum[8][4];
+    uint32_t left[kGroups][2][4];
 #pragma unroll
-  for (int g = 0; g < kGroups; ++g) own[g] = dy.of[4 * g + quad];
-  const int high = kInputWarps / across;
-  const int column = first + quad * 8;
-  const int64_t step = int64_t{gridDim.y} * high * 16;
-  for (int64_t top = (int64_t{blockIdx.y} * high + warp / across) * 16; top < rows; top += step) {
-    const int64_t row = top + n;
-    uint4 there[2][2] = {}, outputs[kGroups][2];
-    // All on their way together; what is beyond the last row or column reads something else.
+    for (int i = 0; i < 2; ++i) {
 #pragma unroll
-    for (int i = 0; kAdd && i < 2; ++i) {
-      const bf16* at = dx + min(row + 8 * i, rows - 1) * width;
+      for (int t = 0; t < 8; ++t) {
+        const uint32_t word = reinterpret_cast<const uint32_t*>(&there[i][t / 4])[t % 4];
+        sum[t][2 * i] = LowerHalf(word), sum[t][2 * i + 1] = UpperHalf(word);
+      }
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int c = column + 32 * half;
-        there[i][half] = *reinterpret_cast<const uint4*>(at + (c < width ? c : 0));
+      for (int g = 0; g < kGroups; ++g) {
+        const uint4& four = outputs[g][i];
+        left[g][0][i] = four.x, left[g][0][2 + i] = four.y;
+        left[g][1][i] = four.z, left[g][1][2 + i] = four.w;
       }
     }
+    load(top + step);
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        outputs[g][i] = LoadOutputs<kWide>(own[g], min(row + 8 * i, rows - 1));
-      }
-    }
-    float sum[8][4] = {};
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      const uint4 a = outputs[g][0], b = outputs[g][1];
-      const uint32_t left[2][4] = {{a.x, b.x, a.y, b.y}, {a.z, b.z, a.w, b.w}};
 #pragma unroll
       for (int s = 0; s < 2; ++s) {
 #pragma unroll
-        for (int t = 0; t < 8; ++t) MultiplyAdd(sum[t], left[s], w[g][s][t][0], w[g][s][t][1]);
+        for (int t = 0; t < 8; ++t) MultiplyAdd(sum[t], left[g][s], w[g][s][t][0], w[g][s][t][1]);
       }
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
+      const int row = top + n + 8 * i;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const auto word = [&](int t, uint32_t before) {
-          const float* of = sum[4 * half + t] + 2 * i;
-          return Halves(of[0] + LowerHalf(before), of[1] + UpperHalf(before));
+        if (row > last || column + 32 * half >= width) continue;
+        const auto word = [&](int t) {
+          return Halves(sum[4 * half + t][2 * i], sum[4 * half + t][2 * i + 1]);
         };
-        uint4& four = there[i][half];
-        four = make_uint4(word(0, four.x), word(1, four.y), word(2, four.z), word(3, four.w));
-      }
-    }
-    // Apart from what they store, lest a load is put off to be behind a condition.
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (row + 8 * i >= rows || column + 32 * half >= width) continue;
-        *reinterpret_cast<uint4*>(dx + (row + 8 * i) * width + column + 32 * half) = there[i][half];
+        *reinterpret_cast<uint4*>(dx + int64_t{row} * width + column + 32 * half) =
+            make_uint4(word(0), word(1), word(2), word(3));
       }
     }
   }
@@ -327,6 +332,9 @@ void NarrowLinearForward(Stream& stream, const NarrowLinearForwardArgs& args) {
   if (pieces.count == 0) return NarrowLinearInParts(stream, args);
   const int64_t rows = args.x.shape().rows(), width = args.x.shape().back();
   if (rows == 0) return;
+  if (RunNarrowRows(stream, rows, width, Data<bf16>(args.x), pieces)) {
+    return CheckLaunch("NarrowLinearForward");
+  }
   DispatchTiles(pieces, [&]<int kTiles>() {
     using Shape = ForwardShape<kTiles>;
     AllowShared(NarrowForward<kTiles>, Shape::kShared);
