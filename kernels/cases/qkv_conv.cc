@@ -48,7 +48,7 @@ OpCase QkvConvCase() {
                     Instance(seed, {1, 90, 3, 96, 192}, {0, 1, 3, 35, 37, 90}),
                     Instance(seed, {1, 37, 1, 96, 72}, {0, 4, 37}),
                     Instance(seed, {2, 40, 1, 128, 256}, {}),
-                    Instance(seed, {1, 19, 3, 64, 64}, {0, 2, 19}),
+                    Instance(seed, {1, 65, 5, 64, 64}, {0, 2, 65}),
                     Instance(seed, {1, 40, 1, 128, 16}, {0, 2, 40}),
                     Instance(seed, {1, 33, 2, 5, 7}, {0, 16, 33}),
                     Instance(seed, {1, 21, 1, 16, 8, 3}, {0, 5, 21})};

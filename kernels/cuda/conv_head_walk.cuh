@@ -2,7 +2,7 @@
 // heads and tokens a block takes, and the walk down the rows of a band of tokens.
 #pragma once
 
-#include "kernels/cuda/bulk_copy.cuh"
+#include "kernels/cuda/bulk_store.cuh"
 #include "kernels/cuda/column_pass.cuh"
 #include "kernels/cuda/conv_parts.cuh"
 #include "kernels/cuda/tensor_map.h"
@@ -11,7 +11,9 @@ namespace lt2::cuda {
 
 inline constexpr int kHeadTaps = 4, kHeadBack = 3;  // a token reads three rows beside its own
 inline constexpr int kHeadWarps = 2, kHeadsOfBlock = 2 * kHeadWarps;
-inline constexpr int kHeadStages = 2, kHeadStage = 2 * kHeadTaps;  // a stage's tokens
+// A stage is kHeadTaps tokens. Two are on their way while one is worked on and results may still be
+// leaving from the one before it.
+inline constexpr int kHeadStages = 4, kHeadAhead = 2;
 
 // A head in units of kWords · 2 channels a lane, one after the other.
 template <int kUnits, int kWords>
@@ -40,51 +42,37 @@ struct HeadLanes {
     }
     return values;
   }
-  // Where `wanted`, and without a branch, so that other tokens' work goes on around it.
-  static __device__ void Store(bf16* at, const Piece<n>& values, bool wanted) {
+  static __device__ void Store(bf16* at, const Piece<n>& values) {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
-      uint32_t word[kWords];
+      alignas(16) uint32_t word[kWords];
 #pragma unroll
       for (int w = 0; w < kWords; ++w) {
         word[w] = Halves(values[2 * (u * kWords + w)], values[2 * (u * kWords + w) + 1]);
       }
-      StoreWhere(wanted, at + Offset(u * 2 * kWords), word);
-    }
-  }
-
- private:
-  static __device__ void StoreWhere(bool wanted, bf16* at, const uint32_t (&word)[kWords]) {
-    const int where = wanted;
-    if constexpr (kWords == 1) {
-      asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.u32 [%1], %2;}" ::"r"(where),
-                   "l"(at), "r"(word[0])
-                   : "memory");
-    } else if constexpr (kWords == 2) {
-      asm volatile(
-          "{.reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.v2.u32 [%1], {%2, %3};}" ::"r"(where),
-          "l"(at), "r"(word[0]), "r"(word[1])
-          : "memory");
-    } else {
-      asm volatile(
-          "{.reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.v4.u32 [%1], {%2, %3, %4, %5};}" ::"r"(
-              where),
-          "l"(at), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
-          : "memory");
+      *reinterpret_cast<Unit*>(at + Offset(u * 2 * kWords)) = *reinterpret_cast<Unit*>(word);
     }
   }
 };
 
+// Which blocks a part has, in gridDim.x: tiles of kHeadsOfBlock heads side by side, in bands.
+struct ConvHeadBands {
+  unsigned first_block = 0, tiles = 0;
+  int each = 0, count = 0;  // tokens of a band; bands
+  int64_t first_sum = 0;    // in `partial`: [count, channels]
+};
+
 struct ConvHeadParts {
   CUtensorMap x_map[kConvParts], dy_map[kConvParts];  // boxes of two heads and a stage
+  CUtensorMap out_map[kConvParts];                    // of y or dx
   ConvPart<bf16> part[kConvParts] = {};               // head_dim: 0 where nothing is normed
-  unsigned tiles = 0;                                 // of kHeadsOfBlock heads, in gridDim.x
-  int each = 0;                                       // tokens of a band, a multiple of kHeadTaps
-  int last = 0;                                       // token of all
+  ConvHeadBands bands[kConvParts];
+  unsigned blocks = 0;
+  int last = 0;  // token of all
   const int32_t* positions_N = nullptr;
   float eps = 0;
-  int64_t columns = 0;
-  float4* partial = nullptr;  // the backward's [bands, columns], of all taps
+  int64_t columns = 0, sums = 0;
+  float4* partial = nullptr;  // the backward's, of all taps
 
   // Parts have whole heads of `head_dim` channels.
   ConvHeadParts(const std::array<ConvPart<bf16>, kConvParts>& of, int head_dim, double norm_eps)
@@ -93,28 +81,42 @@ struct ConvHeadParts {
         eps(static_cast<float>(norm_eps)) {
     for (int p = 0; p < kConvParts; ++p) {
       part[p] = of[p];
-      part[p].first_tile = tiles;
       part[p].first_column = columns;
       const auto map = [&](const bf16* x) {
-        return RowsMap(x, of[p].in.tokens, of[p].in.channels, kHeadStage, 2 * head_dim);
+        return RowsMap(x, of[p].in.tokens, of[p].in.channels, kHeadTaps, 2 * head_dim);
       };
       x_map[p] = map(of[p].in.x_NC);
       if (of[p].dy_NC != nullptr) dy_map[p] = map(of[p].dy_NC);
-      tiles += Blocks(of[p].in.channels, int64_t{kHeadsOfBlock} * head_dim);
+      const bf16* out = of[p].y_NC != nullptr ? of[p].y_NC : of[p].dx_NC;
+      if (out != nullptr) out_map[p] = map(out);
+      bands[p].tiles = Blocks(of[p].in.channels, int64_t{kHeadsOfBlock} * head_dim);
       columns += of[p].in.channels;
     }
   }
-  // Tiles by bands: one wave of `together` blocks a processor.
-  dim3 Grid(int together) {
+  // For at most `most` blocks of about the same work: a token of a head that is normed is
+  // `normed_cost` times that of another, and each band is computed with `halo` tokens more.
+  void LayOut(int64_t most, int halo, double normed_cost) {
+    const auto cost = [&](int p) { return part[p].head_dim > 0 ? normed_cost : 1; };
+    double work = 0;
+    for (int p = 0; p < kConvParts; ++p) work += cost(p) * bands[p].tiles;
     const int64_t tokens = part[0].in.tokens;
-    const int64_t bands = std::clamp<int64_t>(int64_t{132} * together / tiles, 1,
-                                              std::max<int64_t>(tokens / (4 * kHeadStage), 1));
-    each = static_cast<int>(Blocks(tokens, bands * kHeadTaps)) * kHeadTaps;
-    return dim3(tiles, Blocks(tokens, each));
+    for (int p = 0; p < kConvParts; ++p) {
+      ConvHeadBands& of = bands[p];
+      const int64_t wanted =
+          std::clamp<int64_t>(static_cast<int64_t>(static_cast<double>(most) * cost(p) / work), 1,
+                              std::max<int64_t>(tokens / 32, 1));
+      of.each =
+          static_cast<int>(Blocks(tokens + wanted * halo, wanted * kHeadTaps) * kHeadTaps - halo);
+      of.count = static_cast<int>(Blocks(tokens, of.each));
+      of.first_block = blocks;
+      of.first_sum = sums;
+      blocks += of.count * of.tiles;
+      sums += of.count * part[p].in.channels;
+    }
   }
   __device__ int PartOfBlock() const {
     int p = 0;
-    while (p + 1 < kConvParts && blockIdx.x >= part[p + 1].first_tile) ++p;
+    while (p + 1 < kConvParts && blockIdx.x >= bands[p + 1].first_block) ++p;
     return p;
   }
 };
@@ -124,6 +126,15 @@ __device__ inline float HalfWarpSum(float x) {
 #pragma unroll
   for (int lane = 8; lane > 0; lane /= 2) x += __shfl_xor_sync(~0u, x, lane);
   return x;
+}
+// Of two numbers.
+__device__ inline float2 HalfWarpSums(float a, float b) {
+  const bool second = threadIdx.x & 8;
+  float sum = (second ? b : a) + __shfl_xor_sync(~0u, second ? a : b, 8);
+#pragma unroll
+  for (int lane = 4; lane > 0; lane /= 2) sum += __shfl_xor_sync(~0u, sum, lane);
+  const int first = threadIdx.x & 16;
+  return make_float2(__shfl_sync(~0u, sum, first), __shfl_sync(~0u, sum, first | 8));
 }
 // The hardware's approximation.
 __device__ inline float FastInverseRoot(float x) {
@@ -140,16 +151,16 @@ struct HeadWalk {
   static constexpr float kScale = -0.6931471805599453f, kInverse = -1.4426950408889634f;  // c, 1/c
   // A warp's: rows of two heads, and what counts their bytes.
   struct Slots {
-    alignas(128) bf16 rows[kHeadStages][kInputs][kHeadStage][2 * kHeadDim];
+    alignas(128) bf16 rows[kHeadStages][kInputs][kHeadTaps][2 * kHeadDim];
     alignas(128) uint64_t barriers[kHeadStages];
   };
 
   const ConvHeadParts& parts;
-  int p;           // which part
-  int begin, end;  // the band's tokens
+  int p;                 // which part
+  int band, begin, end;  // the band's tokens
   int channels, channel;
-  bool active;
-  int position_ahead;
+  bool active, wanted;                // wanted: results are
+  int position_ahead, position_here;  // of a token of the stage that comes next, or that is here
   Slots& slots;
   uint32_t stages = 0;       // that have been read
   float w[kHeadTaps][n];     // w/c
@@ -158,19 +169,25 @@ struct HeadWalk {
   __device__ HeadWalk(const ConvHeadParts& parts, int p, Slots* of_warp)
       : parts(parts),
         p(p),
-        begin(static_cast<int>(blockIdx.y) * parts.each),
-        end(min(begin + parts.each, parts.last + 1)),
+        band(static_cast<int>((blockIdx.x - parts.bands[p].first_block) / parts.bands[p].tiles)),
+        begin(band * parts.bands[p].each),
+        end(min(begin + parts.bands[p].each, parts.last + 1)),
         channels(static_cast<int>(parts.part[p].in.channels)),
         slots(of_warp[threadIdx.x / 32]) {
     const ConvInput<bf16>& in = parts.part[p].in;
-    const int tile = static_cast<int>(blockIdx.x - parts.part[p].first_tile);
+    const int tile =
+        static_cast<int>((blockIdx.x - parts.bands[p].first_block) % parts.bands[p].tiles);
     channel = (tile * kHeadsOfBlock + static_cast<int>(threadIdx.x / 16)) * kHeadDim;
     active = channel < channels;
     channel = (active ? channel : 0) + Lanes::First();
+    wanted = active && (kInputs == 1 || parts.part[p].dx_NC != nullptr);
     if (threadIdx.x % 32 == 0) {
       for (int s = 0; s < kHeadStages; ++s) InitBarrier(SharedAddress(&slots.barriers[s]), 1);
       PublishBarriers();
-      Copy(0, begin);
+      const int stop = end + (kInputs > 1 ? kHeadBack : 0);
+      for (int s = 0; s < kHeadAhead && begin + s * kHeadTaps < stop; ++s) {
+        Copy(s, begin + s * kHeadTaps);
+      }
     }
     __syncwarp();
     const int position = parts.positions_N[begin];
@@ -196,37 +213,54 @@ struct HeadWalk {
   }
   // By the first lane: a stage's rows, zeros behind the last token. Its `channel` is the warp's
   // first, or 0 where both heads are idle.
-  __device__ void Copy(uint32_t stage, int token) {
-    const uint32_t barrier = SharedAddress(&slots.barriers[stage]);
+  __device__ void Copy(uint32_t to, int token) {
+    const uint32_t barrier = SharedAddress(&slots.barriers[to]);
     ArriveExpecting(barrier, sizeof(slots.rows[0]));
-    CopyBox(SharedAddress(slots.rows[stage][0]), parts.x_map[p], barrier, channel, token);
+    CopyBox(SharedAddress(slots.rows[to][0]), parts.x_map[p], barrier, channel, token);
     if constexpr (kInputs > 1) {
-      CopyBox(SharedAddress(slots.rows[stage][1]), parts.dy_map[p], barrier, channel, token);
+      CopyBox(SharedAddress(slots.rows[to][1]), parts.dy_map[p], barrier, channel, token);
     }
   }
-  // A stage's rows are there, of which this returns the lane's first; the next begin to come where
-  // the last were, unless they begin at `stop` or behind.
-  __device__ const bf16* Await(int token, int stop) {
+  // A stage's rows are there, of which this returns the lane's first; later ones begin to come
+  // where others were, unless they begin at `stop` or behind.
+  __device__ bf16* Await(int token, int stop) {
     const uint32_t stage = stages % kHeadStages;
     WaitForPhase(SharedAddress(&slots.barriers[stage]), stages / kHeadStages % 2);
     __syncwarp();
-    if (threadIdx.x % 32 == 0 && token + kHeadStage < stop) Copy(stage ^ 1, token + kHeadStage);
+    const int next = token + kHeadAhead * kHeadTaps;
+    if (threadIdx.x % 32 == 0 && next < stop) {
+      CloseStores<1>();
+      Copy((stages + kHeadAhead) % kHeadStages, next);
+    }
     ++stages;
     return slots.rows[stage][0][0] + (threadIdx.x % 32 / 16 * kHeadDim + Lanes::First());
   }
   // Of the input's token j, where `here` is the first input's of token 0.
   static __device__ Piece<n> Slot(const bf16* here, int input, int j) {
-    return Lanes::Load(here + (input * kHeadStage + j) * 2 * kHeadDim);
+    return Lanes::Load(here + (input * kHeadTaps + j) * 2 * kHeadDim);
   }
+  // What the warp has left where its stage's first rows were goes to the rows from `token` on.
+  __device__ void StoreStage(const bf16* here, int token) {
+    PublishStores();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0 && wanted) {
+      StoreBox(parts.out_map[p], SharedAddress(here), channel, token);
+    }
+  }
+  // Shared memory outlives its readers.
+  __device__ void FinishStores() {
+    if (threadIdx.x % 32 == 0) CloseStores<0>();
+  }
+  // Lane i has that of token i mod 4.
   __device__ int PositionAhead(int token) const {
-    return parts.positions_N[min(token + static_cast<int>(threadIdx.x % 32), parts.last)];
+    return parts.positions_N[min(token + static_cast<int>(threadIdx.x % kHeadTaps), parts.last)];
   }
-  // Bit i: whether token `first` + i is nearer than `near` to its document's start. For `first` one
-  // stage after the other.
+  // Bit i: whether token i of the stage that begins at `first` is nearer than `near` to its
+  // document's start. For one stage after the other.
   __device__ unsigned NearStart(int first, int near) {
-    const unsigned bits = __ballot_sync(~0u, position_ahead < near);
-    position_ahead = PositionAhead(first + kHeadStage);
-    return bits;
+    position_here = position_ahead;
+    position_ahead = PositionAhead(first + kHeadTaps);
+    return __ballot_sync(~0u, position_here < near);
   }
   __device__ void BeginDocument(int j) {
 #pragma unroll

@@ -2,9 +2,10 @@
 // behind them where asked: bfloat16, heads of 64, 96 or 128 channels.
 //
 // A half warp takes a head, so that norms need shuffles alone, and walks down a band of tokens,
-// four at a time. The copy engine brings a warp's rows, eight tokens together and eight ahead; in
-// registers they stay as long as a tap reads them, and the gradients of rows gather there until the
-// last of their taps has been seen. Both are rings: row t is in slot t mod 4.
+// four at a time. The copy engine brings a warp's rows, four tokens together and eight ahead, and
+// takes results from where they were; in registers rows stay as long as a tap reads them, and the
+// gradients of rows gather there until the last of their taps has been seen. Both are rings: row t
+// is in slot t mod 4.
 //
 // Taps are held as w/c with c = -ln 2, and so are pre-activations: 2^(u/c) = exp(-u) without a
 // product, c σ(u) = 1 / (1/c + exp(-u)/c), silu(u) = (u/c) (c σ(u)). Gradients of
@@ -19,18 +20,13 @@ template <class Lanes, bool kNormed>
 struct HeadsForward : HeadWalk<Lanes, 1> {
   using Walk = HeadWalk<Lanes, 1>;
   using Walk::n;
-  bf16* y_NC;
-  int wanted_end;
   float eps;
 
   __device__ HeadsForward(const ConvHeadParts& parts, int p, typename Walk::Slots* slots)
-      : Walk(parts, p, slots),
-        y_NC(parts.part[p].y_NC + this->channel),
-        wanted_end(this->active ? this->end : 0),
-        eps(parts.eps / 16) {}
+      : Walk(parts, p, slots), eps(parts.eps / 16) {}
   // Four tokens. kPlain: none of them is its document's first, no bit of `starts` is set.
   template <bool kPlain>
-  __device__ void Four(const bf16* here, int first, unsigned starts) {
+  __device__ void Four(bf16* here, unsigned starts) {
 #pragma unroll
     for (int j = 0; j < kHeadTaps; ++j) {
       if (!kPlain && (starts >> j & 1) != 0) this->BeginDocument(j);
@@ -46,24 +42,21 @@ struct HeadsForward : HeadWalk<Lanes, 1> {
 #pragma unroll
         for (int i = 0; i < n; ++i) y[i] *= rho;
       }
-      Lanes::Store(this->RowOf(y_NC, first + j), y, first + j < wanted_end);
+      Lanes::Store(here + j * 2 * Walk::kHeadDim, y);
     }
   }
   __device__ void Run() {
-    for (int token = this->begin; token < this->end;) {
-      const bf16* here = this->Await(token, this->end);
-      unsigned starts = this->NearStart(token, 1);
-#pragma unroll 1
-      for (int j = 0; j < kHeadStage && token < this->end; j += kHeadTaps, token += kHeadTaps) {
-        if ((starts & 15) == 0) {
-          Four<true>(here, token, 0);
-        } else {
-          Four<false>(here, token, starts);
-        }
-        starts >>= kHeadTaps;
-        here += kHeadTaps * 2 * Walk::kHeadDim;
+    for (int token = this->begin; token < this->end; token += kHeadTaps) {
+      bf16* here = this->Await(token, this->end);
+      const unsigned starts = this->NearStart(token, 1);
+      if (starts == 0) {
+        Four<true>(here, 0);
+      } else {
+        Four<false>(here, starts);
       }
+      this->StoreStage(here, token);
     }
+    this->FinishStores();
   }
 };
 
@@ -71,27 +64,22 @@ template <class Lanes, bool kNormed>
 struct HeadsBackward : HeadWalk<Lanes, 2> {
   using Walk = HeadWalk<Lanes, 2>;
   using Walk::n;
-  bf16* dx_NC;
-  int first_wanted;
   float eps;
+  bool accumulate;
   Piece<n> dx[kHeadTaps] = {}, sums[kHeadTaps] = {};
 
   __device__ HeadsBackward(const ConvHeadParts& parts, int p, typename Walk::Slots* slots)
-      : Walk(parts, p, slots),
-        dx_NC(parts.part[p].dx_NC + this->channel),
-        first_wanted(this->active && parts.part[p].dx_NC != nullptr ? this->begin : parts.last + 1),
-        eps(parts.eps / 16) {}
-  // Four tokens. kPlain: all are the band's and at least three tokens into their documents, and
-  // gradients are not added to others.
+      : Walk(parts, p, slots), eps(parts.eps / 16), accumulate(parts.part[p].accumulate) {}
+  // Four tokens. kPlain: they and the three rows before them are the band's, all are at least three
+  // tokens into their documents, and gradients are not added to others.
   template <bool kPlain>
-  __device__ void Four(const bf16* here, int first) {
-    const int positions = kPlain ? 0 : this->PositionAhead(first);
+  __device__ void Four(bf16* here, int first) {
 #pragma unroll
     for (int j = 0; j < kHeadTaps; ++j) {
-      const int token = first + j, complete = token - kHeadBack;
+      const int token = first + j;
       int position = kHeadBack;
       if constexpr (!kPlain) {  // what is not there reads nothing
-        position = __shfl_sync(~0u, positions, j);
+        position = __shfl_sync(~0u, this->position_here, j);
         if (token > this->parts.last) position = 0;
         if (position == 0) this->BeginDocument(j);
       }
@@ -112,8 +100,9 @@ struct HeadsBackward : HeadWalk<Lanes, 2> {
           squares += y[i] * y[i];
           along += g[i] * y[i];
         }
-        const float rho = FastInverseRoot(HalfWarpSum(squares));
-        const float pull = HalfWarpSum(along) * rho * rho * rho;
+        const float2 of_head = HalfWarpSums(squares, along);
+        const float rho = FastInverseRoot(of_head.x);
+        const float pull = of_head.y * rho * rho * rho;
 #pragma unroll
         for (int i = 0; i < n; ++i) g[i] = g[i] * rho - pull * y[i];
       }
@@ -133,40 +122,43 @@ struct HeadsBackward : HeadWalk<Lanes, 2> {
 #pragma unroll
         for (int i = 0; i < n; ++i) dx[(j + 1 + t) % kHeadTaps][i] += this->w[t][i] * du[i];
       }
-      bf16* to = this->RowOf(dx_NC, complete);
-      Piece<n>& done = dx[(j + 1) % kHeadTaps];
-      const bool wanted = complete >= first_wanted && (kPlain || complete < this->end);
-      if (!kPlain && wanted && this->parts.part[this->p].accumulate) {
-        const Piece<n> there = Lanes::Load(to);
-#pragma unroll
-        for (int i = 0; i < n; ++i) done[i] += there[i];
+      if constexpr (kPlain) {
+        Lanes::Store(here + j * 2 * Walk::kHeadDim, dx[(j + 1) % kHeadTaps]);
+      } else {
+        StoreRow(token - kHeadBack, dx[(j + 1) % kHeadTaps]);
       }
-      Lanes::Store(to, done, wanted);
 #pragma unroll
       for (int i = 0; i < n; ++i) dx[j][i] = this->w[kHeadBack][i] * du[i];
     }
+    if constexpr (kPlain) this->StoreStage(here, first - kHeadBack);
+  }
+  // A complete row, if it is the band's.
+  __device__ void StoreRow(int row, Piece<n>& values) const {
+    if (!this->wanted || row < this->begin || row >= this->end) return;
+    bf16* to = this->RowOf(this->parts.part[this->p].dx_NC + this->channel, row);
+    if (accumulate) {
+      const Piece<n> there = Lanes::Load(to);
+#pragma unroll
+      for (int i = 0; i < n; ++i) values[i] += there[i];
+    }
+    Lanes::Store(to, values);
   }
   // The three tokens after the band that read its rows are computed here again.
   __device__ void Run() {
     const int all = this->end + kHeadBack;
-    for (int token = this->begin; token < all;) {
-      const bf16* here = this->Await(token, all);
-      unsigned near = this->NearStart(token, kHeadBack);
-      if (this->parts.part[this->p].accumulate) near = ~0u;
-#pragma unroll 1
-      for (int j = 0; j < kHeadStage && token < all; j += kHeadTaps, token += kHeadTaps) {
-        if ((near & 15) == 0 && token + kHeadTaps <= this->end) {
-          Four<true>(here, token);
-        } else {
-          Four<false>(here, token);
-        }
-        near >>= kHeadTaps;
-        here += kHeadTaps * 2 * Walk::kHeadDim;
+    for (int token = this->begin; token < all; token += kHeadTaps) {
+      bf16* here = this->Await(token, all);
+      const bool within = token > this->begin && token + kHeadTaps <= this->end;
+      if (this->NearStart(token, kHeadBack) == 0 && within && !accumulate) {
+        Four<true>(here, token);
+      } else {
+        Four<false>(here, token);
       }
     }
+    this->FinishStores();
     if (!this->active) return;
-    float4* to = this->parts.partial + int64_t{blockIdx.y} * this->parts.columns +
-                 this->parts.part[this->p].first_column + this->channel;
+    float4* to = this->parts.partial + this->parts.bands[this->p].first_sum +
+                 int64_t{this->band} * this->channels + this->channel;
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       to[Lanes::Offset(i)] = make_float4(sums[0][i] * Walk::kInverse, sums[1][i] * Walk::kInverse,
@@ -175,11 +167,11 @@ struct HeadsBackward : HeadWalk<Lanes, 2> {
   }
 };
 
-// Blocks that share a processor: as many as registers allow.
+// Blocks that share a processor: as many as registers allow. The forward's bands are shorter, as
+// blocks that follow each other leave less idle at the end; the backward's start with slower rows.
 template <class Lanes>
-inline constexpr int kForwardTogether = Lanes::n > 6 ? 10 : 12;
-template <class Lanes>
-inline constexpr int kBackwardTogether = Lanes::n > 6 ? 6 : 8;
+inline constexpr int kForwardTogether = Lanes::n > 6 ? 9 : 12;
+inline constexpr int kForwardWaves = 3, kBackwardTogether = 6;
 
 template <class Lanes>
 __global__ void __launch_bounds__(32 * kHeadWarps, kForwardTogether<Lanes>)
@@ -194,7 +186,7 @@ __global__ void __launch_bounds__(32 * kHeadWarps, kForwardTogether<Lanes>)
 }
 
 template <class Lanes>
-__global__ void __launch_bounds__(32 * kHeadWarps, kBackwardTogether<Lanes>)
+__global__ void __launch_bounds__(32 * kHeadWarps, kBackwardTogether)
     ConvHeadsBackward(const __grid_constant__ ConvHeadParts parts) {
   __shared__ typename HeadWalk<Lanes, 2>::Slots slots[kHeadWarps];
   const int p = parts.PartOfBlock();
@@ -209,17 +201,21 @@ __global__ void __launch_bounds__(32 * kHeadWarps, kBackwardTogether<Lanes>)
 inline constexpr int kConvHigh = 8;
 template <class = void>
 __global__ void __launch_bounds__(32 * kConvHigh)
-    FinishConvSums(int bands, const __grid_constant__ ConvHeadParts parts) {
+    FinishConvSums(const __grid_constant__ ConvHeadParts parts) {
   __shared__ float4 of_lane[kConvHigh][32];
   const int64_t column = int64_t{blockIdx.x} * 32 + threadIdx.x;
   float4 sum = {};
   const auto add = [&sum](const float4& x) {
     sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
   };
+  int p = 0;
+  while (p + 1 < kConvParts && column >= parts.part[p + 1].first_column) ++p;
+  const int64_t channel = column - parts.part[p].first_column;
   if (column < parts.columns) {
+    const float4* from = parts.partial + parts.bands[p].first_sum + channel;
 #pragma unroll 8
-    for (int b = threadIdx.y; b < bands; b += kConvHigh) {
-      add(parts.partial[b * parts.columns + column]);
+    for (int b = threadIdx.y; b < parts.bands[p].count; b += kConvHigh) {
+      add(from[b * parts.part[p].in.channels]);
     }
   }
   of_lane[threadIdx.y][threadIdx.x] = sum;
@@ -227,11 +223,8 @@ __global__ void __launch_bounds__(32 * kConvHigh)
   if (threadIdx.y != 0 || column >= parts.columns) return;
 #pragma unroll
   for (int y = 1; y < kConvHigh; ++y) add(of_lane[y][threadIdx.x]);
-  int p = 0;
-  while (p + 1 < kConvParts && column >= parts.part[p + 1].first_column) ++p;
   if (parts.part[p].dw_CW == nullptr) return;
-  float4* to =
-      reinterpret_cast<float4*>(parts.part[p].dw_CW) + (column - parts.part[p].first_column);
+  float4* to = reinterpret_cast<float4*>(parts.part[p].dw_CW) + channel;
   add(*to);
   *to = sum;
 }
@@ -245,22 +238,21 @@ void PreferShared(Kernel* kernel) {
 
 template <class Lanes>
 void RunConvHeadsForward(const Stream& stream, const char* name, ConvHeadParts parts) {
-  const dim3 grid = parts.Grid(kForwardTogether<Lanes>);
+  parts.LayOut(int64_t{132} * kForwardTogether<Lanes> * kForwardWaves, 0, 1);
   PreferShared(ConvHeadsForward<Lanes>);
-  ConvHeadsForward<Lanes><<<grid, 32 * kHeadWarps, 0, Handle(stream)>>>(parts);
+  ConvHeadsForward<Lanes><<<parts.blocks, 32 * kHeadWarps, 0, Handle(stream)>>>(parts);
   CheckLaunch(name);
 }
 
 // Gives `parts` their workspace.
 template <class Lanes>
 void RunConvHeadsBackward(const Stream& stream, const char* name, ConvHeadParts parts) {
-  const dim3 grid = parts.Grid(kBackwardTogether<Lanes>);
-  parts.partial = ScratchFor<float4>(stream, grid.y * parts.columns);
+  parts.LayOut(int64_t{132} * kBackwardTogether, kHeadBack, 1.35);  // measured
+  parts.partial = ScratchFor<float4>(stream, parts.sums);
   PreferShared(ConvHeadsBackward<Lanes>);
-  ConvHeadsBackward<Lanes><<<grid, 32 * kHeadWarps, 0, Handle(stream)>>>(parts);
+  ConvHeadsBackward<Lanes><<<parts.blocks, 32 * kHeadWarps, 0, Handle(stream)>>>(parts);
   CheckLaunch(name);
-  FinishConvSums<><<<Blocks(parts.columns, 32), dim3(32, kConvHigh), 0, Handle(stream)>>>(
-      static_cast<int>(grid.y), parts);
+  FinishConvSums<><<<Blocks(parts.columns, 32), dim3(32, kConvHigh), 0, Handle(stream)>>>(parts);
   CheckLaunch(name);
 }
 

@@ -1,5 +1,5 @@
 // Every operator's instances on a GPU: float32 against the float64 reference, gradients written and
-// added, the same bits twice.
+// added, the same bits twice. And bfloat16 where it has kernels of its own that no other test sees.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,12 +12,13 @@
 namespace lt2 {
 namespace {
 
-class GpuCase : public testing::TestWithParam<OpCase> {
+class OnGpu : public testing::Test {
  protected:
   void SetUp() override {
     if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
   }
 };
+class GpuCase : public OnGpu, public testing::WithParamInterface<OpCase> {};
 
 CaseResult RunOn(const OpCase& op_case, const CaseData& data, Backend backend, DType dtype,
                  int uses) {
@@ -43,6 +44,42 @@ TEST_P(GpuCase, Float32AgreesWithTheReference) {
         ExpectNear(got.grads, want.grads, 2e-5);
       }
     }
+  }
+}
+
+// What bfloat16 holds of it, so that both sides see the same.
+void Round(HostArray& array) {
+  if (array.integer) return;
+  array.values =
+      Tensor::FromHost(array.values, array.shape, DType::kBF16, {Backend::kCpu}).ToDoubles();
+}
+
+void ExpectBfloat16Agrees(const OpCase& op_case, CaseData data) {
+  for (auto& [name, array] : data.inputs) Round(array);
+  for (const auto& [name, array] :
+       RunOn(op_case, data, Backend::kReference, DType::kF64, 1).outputs) {
+    Round(data.cotangents[name] = RandomNormal(5, name, array.shape));
+  }
+  for (const int uses : {1, 3}) {
+    SCOPED_TRACE(absl::StrCat(data.name, " uses ", uses));
+    const CaseResult want = RunOn(op_case, data, Backend::kReference, DType::kF64, uses);
+    const CaseResult got = RunOn(op_case, data, Backend::kCuda, DType::kBF16, uses);
+    ExpectNear(got.outputs, want.outputs, 1.5e-2);
+    ExpectNear(got.grads, want.grads, 2e-2);
+  }
+}
+
+TEST_F(OnGpu, NarrowLinearAgreesInBfloat16) {
+  const OpCase& op_case = *FindOpCase("narrow_linear");
+  for (const CaseData& data : op_case.instances(4)) ExpectBfloat16Agrees(op_case, data);
+}
+
+// Heads of a few channels go step by step, and are rounded on the way.
+TEST_F(OnGpu, QkvConvAgreesInBfloat16) {
+  const OpCase& op_case = *FindOpCase("qkv_conv");
+  for (const CaseData& data : op_case.instances(4)) {
+    if (std::get<double>(data.attributes.at("head_dim")) < 64) continue;
+    ExpectBfloat16Agrees(op_case, data);
   }
 }
 
