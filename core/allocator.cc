@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "core/cuda.h"
+#include "core/home_scope.h"
 
 namespace lt2 {
 namespace {
@@ -16,7 +17,7 @@ constexpr int kMostDevices = 16;
 constexpr int64_t kSegment = int64_t{4} << 20;  // smallest piece asked of the system
 
 thread_local std::shared_ptr<MetaMeter::Counters> current_meter;
-thread_local const MemoryPool* current_pool = nullptr;
+thread_local const MemoryPool *current_pool = nullptr, *home_pool = nullptr;
 
 class HostMemorySource : public MemorySource {
  public:
@@ -221,9 +222,15 @@ PoolScope::PoolScope(const MemoryPool* pool) : outer_(current_pool) { current_po
 PoolScope::~PoolScope() { current_pool = outer_; }
 
 std::shared_ptr<CachingAllocator> PoolScope::Current(Device device) {
-  if (current_pool == nullptr || current_pool->device_ != device) return nullptr;
-  return current_pool->allocator_;
+  for (const MemoryPool* pool : {current_pool, home_pool}) {
+    if (pool != nullptr && pool->device_ == device) return pool->allocator_;
+  }
+  return nullptr;
 }
+
+HomeScope::HomeScope(const MemoryPool* pool) : outer_(home_pool) { home_pool = pool; }
+
+HomeScope::~HomeScope() { home_pool = outer_; }
 
 MetaMeter::MetaMeter() : counters_(std::make_shared<Counters>()), outer_(current_meter) {
   current_meter = counters_;

@@ -9,7 +9,8 @@
 
 namespace lt2 {
 
-// out[i] = ((in[0][i] op in[1][i]) op in[2][i]) …; out may be one of the inputs.
+// out[i] = ((in[0][i] op in[1][i]) op in[2][i]) …; out may be one of the inputs. Of bf16 in
+// float32, rounded at the end.
 void ReduceInOrder(std::span<const void* const> in, void* out, int64_t elements, DType dtype,
                    Reduction op);
 

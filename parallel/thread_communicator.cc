@@ -4,16 +4,17 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
 
+#include "core/cuda.h"
+#include "core/home_scope.h"
 #include "core/log.h"
 #include "core/trace.h"
-#include "parallel/reduce_elements.h"
+#include "parallel/carry_out.h"
 
 namespace lt2 {
 namespace {
@@ -56,68 +57,15 @@ struct Group {
   int size() const { return static_cast<int>(members.size()); }
 };
 
-std::byte* At(const Collective& c, int64_t element) {
-  return static_cast<std::byte*>(c.x.raw()) + element * SizeOf(c.x.dtype());
-}
-
-void Reduce(std::vector<Collective*>& ranks, int64_t begin, int64_t elements, Collective& to) {
-  std::vector<const void*> in;
-  for (Collective* c : ranks) in.push_back(At(*c, begin));
-  ReduceInOrder(in, At(to, begin), elements, to.x.dtype(), to.op);
-}
-
-void Exchange(std::vector<Collective*>& ranks) {
-  for (size_t to = 0; to < ranks.size(); ++to) {
-    std::byte* out = static_cast<std::byte*>(ranks[to]->out.raw());
-    for (size_t from = 0; from < ranks.size(); ++from) {
-      const Collective& c = *ranks[from];
-      CHECK_EQ(c.counts[to], ranks[to]->out_counts[from])
-          << c.label << ": elements from rank " << from << " to rank " << to;
-      const int64_t bytes = c.counts[to] * SizeOf(c.x.dtype());
-      if (bytes > 0) std::memcpy(out, At(c, c.offset(static_cast<int>(to))), bytes);
-      out += bytes;
-    }
-  }
-}
-
-void CarryOut(std::vector<Collective*>& ranks) {
-  Collective& first = *ranks[0];
-  const int size = static_cast<int>(ranks.size());
-  switch (first.kind) {
-    case Collective::Kind::kAllReduce:
-      Reduce(ranks, 0, first.x.size(), first);
-      for (int r = 1; r < size; ++r) ranks[r]->x.CopyFrom(first.x);
-      break;
-    case Collective::Kind::kReduceScatter:
-      for (int r = 0; r < size; ++r) Reduce(ranks, first.offset(r), first.counts[r], *ranks[r]);
-      break;
-    case Collective::Kind::kAllGather:
-      for (int r = 0; r < size; ++r) {
-        const int64_t begin = first.offset(r), n = first.counts[r];
-        for (int to = 0; to < size; ++to) {
-          if (to != r) ranks[to]->x.Flat(begin, n).CopyFrom(ranks[r]->x.Flat(begin, n));
-        }
-      }
-      break;
-    case Collective::Kind::kBroadcast:
-      for (Collective* c : ranks) c->x.CopyFrom(ranks[first.peer]->x);
-      break;
-    case Collective::Kind::kAllToAll:
-      Exchange(ranks);
-      break;
-    default:
-      break;
-  }
-}
-
 void CheckAlike(const Collective& a, const Collective& b, int rank, const std::string& group) {
   const bool to_all = a.kind == Collective::Kind::kAllToAll;
   const bool alike = a.kind == b.kind && a.op == b.op && a.peer == b.peer &&
-                     a.x.dtype() == b.x.dtype() &&
+                     a.x.dtype() == b.x.dtype() && a.x.on_gpu() == b.x.on_gpu() &&
                      (to_all || (a.counts == b.counts && a.x.shape().size() == b.x.shape().size()));
   CHECK(alike) << "on " << group << " rank 0 calls " << Name(a.kind) << " '" << a.label << "' "
                << a.x.shape() << " where rank " << rank << " calls " << Name(b.kind) << " '"
-               << b.label << "' " << b.x.shape();
+               << b.label << "' " << b.x.shape()
+               << (a.x.on_gpu() == b.x.on_gpu() ? "" : ", one on a GPU and the other not");
 }
 
 void Finish(Posted& posted) {
@@ -141,7 +89,7 @@ void Meet(Group& group, std::vector<std::optional<Posted>>& meeting) {
 void Deliver(Posted& send, Posted& receive, const std::string& group) {
   CHECK_EQ(send.collective.x.size(), receive.collective.x.size())
       << send.collective.label << " on " << group;
-  receive.collective.x.CopyFrom(send.collective.x);
+  CarryOutMessage(send.collective, receive.collective);
   Finish(send);
   Finish(receive);
 }
@@ -199,6 +147,7 @@ class ThreadCommunicator : public Communicator {
 };
 
 Pending ThreadCommunicator::Start(Collective collective) {
+  SettleTensors(collective);
   Group& group = *group_;
   Posted mine{std::move(collective), std::make_shared<HostCompletion>(), &recorder()};
   const Pending pending(mine.completion);
@@ -296,6 +245,18 @@ void RunRanks(int n, const std::function<void(Communicator&)>& fn) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+void RunRanksOnGpu(int n, Device gpu, const std::function<void(Communicator&)>& fn) {
+  cuda::UseDevice(gpu.index);
+  cuda::Synchronize();  // what the caller has freed, nothing works on
+  RunRanks(n, [&](Communicator& communicator) {
+    cuda::UseDevice(gpu.index);
+    const MemoryPool memory(gpu);
+    const HomeScope home(&memory);
+    fn(communicator);
+    cuda::Synchronize();  // what this rank has freed goes to others
+  });
 }
 
 }  // namespace lt2

@@ -15,4 +15,9 @@ namespace lt2 {
 // and returns when all have.
 void RunRanks(int n, const std::function<void(Communicator&)>& fn);
 
+// The same with tensors on one GPU, which NCCL would not let ranks share. Each has memory of its
+// own: a freed block is ordered by one stream alone (core/cuda.h). Collectives block the host, on
+// which they add, so that no step can be recorded.
+void RunRanksOnGpu(int n, Device gpu, const std::function<void(Communicator&)>& fn);
+
 }  // namespace lt2

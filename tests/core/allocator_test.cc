@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "core/home_scope.h"
 #include "core/philox.h"
 #include "core/tensor.h"
 
@@ -106,6 +107,25 @@ TEST(MemoryPool, WhatOutlivesTheWorkComesFromTheCommonMemory) {
   }
   const Tensor again = Floats(10);
   EXPECT_EQ(pool.stats().live, 2 * CachingAllocator::kAlignment);
+}
+
+TEST(MemoryPool, AtHomeNothingComesFromTheCommonMemory) {
+  const MemoryPool home({Backend::kCpu}), step({Backend::kCpu});
+  constexpr int64_t kEach = CachingAllocator::kAlignment;
+  {
+    const HomeScope at_home(&home);
+    const Tensor a = Floats(10);
+    EXPECT_EQ(home.stats().live, kEach);
+    const PoolScope inside(&step);
+    const Tensor b = Floats(10);
+    EXPECT_EQ(home.stats().live, kEach);
+    EXPECT_EQ(step.stats().live, kEach);
+    const PoolScope common(nullptr);
+    const Tensor c = Floats(10);
+    EXPECT_EQ(home.stats().live, 2 * kEach);
+  }
+  const Tensor after = Floats(10);
+  EXPECT_EQ(home.stats().live, 0);
 }
 
 TEST(MemoryPool, CountsInTheCommonMemoryAndGivesBackWithItsLastTensor) {
