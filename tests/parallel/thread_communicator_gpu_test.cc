@@ -84,6 +84,7 @@ TEST_F(ThreadsOnGpu, EachRankHasMemoryOfItsOwn) {
 }
 
 TEST_F(ThreadsOnGpu, HostAndGpuDoNotMix) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a fork would have no GPU
   const auto mixed = [&](Communicator& world) {
     world.AllReduce(Tensor::Zeros({4}, DType::kF32, world.rank() == 0 ? Device{} : gpu_),
                     Reduction::kSum, "mixed");
