@@ -12,6 +12,7 @@
 #include "core/strings.h"
 #include "core/version.h"
 #include "launch/memory_plan.h"
+#include "model/size_limits.h"
 
 namespace lt2 {
 
@@ -78,6 +79,12 @@ StepOptions DescribedStep(const RunConfig& config, const Mesh& mesh, Device devi
   return options;
 }
 
+absl::Status CheckSizesOf(const RunConfig& config, const Mesh& mesh, Backend backend) {
+  const int64_t tokens = config.data.sequence * config.batch.micro_batch;
+  return CheckSizes(config.model, backend,
+                    {.tensor_ranks = mesh.tp, .tokens = (tokens + mesh.cp - 1) / mesh.cp});
+}
+
 absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& mesh, Device device,
                                            int64_t max_documents, Communicator& world) {
   if (device.backend == Backend::kCuda) {
@@ -93,6 +100,7 @@ absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& 
     return absl::InvalidArgumentError(
         "parallel.precision: \"bf16\" is computed on a GPU (--device cuda); use \"fp32\" on a CPU");
   }
+  RETURN_IF_ERROR(CheckSizesOf(config, mesh, device.backend));
   StepOptions options = DescribedStep(config, mesh, device, max_documents);
   if (config.parallel.recompute != RecomputeChoice::kAuto) return options;
   // Rank 0 decides for all: its view of free memory is one of several.

@@ -25,6 +25,9 @@ CheckpointInfo CheckpointInfoOf(const RunConfig& config, const Mesh& mesh, const
 StepOptions DescribedStep(const RunConfig& config, const Mesh& mesh, Device device,
                           int64_t max_documents);
 
+// Whether devices of the backend train a model of these sizes on the mesh (model/size_limits.h).
+absl::Status CheckSizesOf(const RunConfig& config, const Mesh& mesh, Backend backend);
+
 // DescribedStep for devices that are here, or InvalidArgument; `recompute = "auto"` is decided
 // here. max_documents: in a micro-batch. Collective over `world`.
 absl::StatusOr<StepOptions> StepOptionsFor(const RunConfig& config, const Mesh& mesh, Device device,

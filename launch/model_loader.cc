@@ -4,6 +4,7 @@
 #include "checkpoints/reader.h"
 #include "core/log.h"
 #include "core/status_macros.h"
+#include "model/size_limits.h"
 
 namespace lt2 {
 
@@ -15,6 +16,7 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& path, DType dtype, Devi
   loaded.step = checkpoint.info().step;
   ASSIGN_OR_RETURN(loaded.config, ParseRunConfig(checkpoint.info().config,
                                                  loaded.checkpoint + "/" + kManifestFile));
+  RETURN_IF_ERROR(CheckSizes(loaded.config.model, device.backend, {}));
   loaded.model = std::make_unique<LanguageModel>(loaded.config.model);
   std::vector<TensorPiece> pieces;
   for (Param* param : loaded.model->params().all()) {

@@ -43,6 +43,21 @@ struct HeadCount {
   }
 };
 
+// A number that kernels of GPUs bound, and what to set where it is too large.
+struct SizeLimit {
+  std::string key;  // of [model.<kind>]: "head_dim"
+  int64_t value = 0, most = 0;
+  std::string what;       // the value counts
+  std::string instead;    // "head_dim = 256 or less"
+  bool of_model = false;  // the key is one of [model]
+};
+
+// What a run makes of a model's sizes.
+struct RunSizes {
+  int64_t tensor_ranks = 1;
+  int64_t tokens = 0;  // of a micro-batch, on a rank; 0: nothing is trained
+};
+
 // One tensor that a decoding step carries from token to token.
 struct StateEntry {
   std::string name;

@@ -239,6 +239,11 @@ absl::Status RunPlan(const PlanFlags& flags, VerbOutput& output) {
     return DrawPipeline(config, *mesh, flags, output);
   }
   ASSIGN_OR_RETURN(const std::optional<Machine> machine, ChooseMachine(flags, config));
+  if (machine && !machine->shared) {
+    const Mesh drawn{.cp = static_cast<int>(config.parallel.cp),
+                     .tp = static_cast<int>(config.parallel.tp)};
+    RETURN_IF_ERROR(CheckSizesOf(config, drawn, Backend::kCuda));
+  }
   // A mesh that is to be chosen need not be there yet.
   if (!machine) RETURN_IF_ERROR(mesh.status());
   if (mesh.ok()) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/tensor_core.cuh"
+#include "kernels/gpu_limits.h"
 
 namespace lt2::cuda {
 
@@ -22,6 +23,7 @@ __device__ inline float* WarpShared(int64_t width) {
   return own;
 }
 inline int PlainSharedBytes(int64_t width) {
+  CHECK_LE(width, gpu::kMostPlainAttention) << "channels of a query and a value on the GPU";
   return static_cast<int>(kPlainWarps * (32 + width) * sizeof(float));
 }
 

@@ -36,6 +36,8 @@ struct RowSpace {
   float *weights, *sums;
 
   static int Bytes(int64_t width) {
+    static_assert(kPlainWarps * (64 + gpu::kMostPlainAttention) * sizeof(float) <= 48 * 1024);
+    CHECK_LE(width, gpu::kMostPlainAttention) << "channels of a query and a value on the GPU";
     return static_cast<int>(kPlainWarps * (64 + width) * sizeof(float));
   }
   __device__ explicit RowSpace(int64_t width) {

@@ -4,11 +4,12 @@
 #include "kernels/cuda/double_sums.cuh"
 #include "kernels/cuda/scratch.h"
 #include "kernels/exit_loss.h"
+#include "kernels/gpu_limits.h"
 
 namespace lt2::cuda {
 namespace {
 
-constexpr int kMostLoops = 64;  // their pointers fit a launch's arguments
+constexpr int kMostLoops = gpu::kMostExitLoops;  // their pointers fit a launch's arguments
 constexpr int64_t kMostBlocks = 1024;
 
 template <class T>

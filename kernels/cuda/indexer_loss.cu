@@ -22,10 +22,7 @@ struct Loss {
   float scale;
   double weight;
 
-  int64_t SharedBytes() const {
-    return (C + 1) * PadHeads(J) * static_cast<int64_t>(sizeof(double)) +
-           (H * D + std::max(C, D) * kTileStride) * static_cast<int64_t>(sizeof(float));
-  }
+  int64_t SharedBytes() const { return gpu::IndexerLossBytes(J, C, H, H / G, D); }
   // Of a block, in memory: scores and targets in double, then products [J, S] where gradients want
   // them.
   __host__ __device__ int64_t RowBytes(bool products) const {
@@ -93,6 +90,8 @@ __device__ void ScoreKeys(const Loss<T>& in, const Row<T>& row) {
   double* w_J = a_CJ + in.C * lanes;
   float* q_HD = reinterpret_cast<float*>(w_J + lanes);
   float* tile = q_HD + in.H * in.D;
+  // Where keys come in panels: the thread's products so far, of the heads of a key.
+  float* sums = tile + max(in.C, min(in.D, gpu::kLossPanel)) * kTileStride + threadIdx.x;
   LoadHeads(in.a_NJC + row.query * in.J * in.C, in.J, in.C, 1, a_CJ);
   for (int64_t j = threadIdx.x; j < in.J; j += kTileKeys) {
     w_J[j] = Get(in.w_NJ, row.query * in.J + j);
@@ -119,14 +118,22 @@ __device__ void ScoreKeys(const Loss<T>& in, const Row<T>& row) {
     }
     double p = 0;
     for (int64_t g = 0; g < in.G; ++g) {
-      LoadTile(in.k_NGD + g * in.D, in.G * in.D, in.D, keys, row_of, tile);
-      for (int64_t h = g * share; inside && h < (g + 1) * share; ++h) {
-        float s = 0;
+      for (int64_t begin = 0; begin < in.D; begin += gpu::kLossPanel) {
+        const int64_t width = min(gpu::kLossPanel, in.D - begin);
+        LoadTile(in.k_NGD + g * in.D + begin, in.G * in.D, width, keys, row_of, tile);
+        for (int64_t n = 0; inside && n < share; ++n) {
+          const int64_t h = g * share + n;
+          float s = begin == 0 ? 0 : sums[n * kTileKeys];
 #pragma unroll 8
-        for (int64_t d = 0; d < in.D; ++d) {
-          s += q_HD[h * in.D + d] * tile[d * kTileStride + threadIdx.x];
+          for (int64_t d = 0; d < width; ++d) {
+            s += q_HD[h * in.D + begin + d] * tile[d * kTileStride + threadIdx.x];
+          }
+          if (begin + width < in.D) {
+            sums[n * kTileKeys] = s;
+          } else {
+            p += expf(s - in.lse_NH[row.query * in.H + h]);
+          }
         }
-        p += expf(s - in.lse_NH[row.query * in.H + h]);
       }
     }
     if (inside) row.p[i] = p;

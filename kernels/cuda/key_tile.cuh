@@ -3,16 +3,16 @@
 
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/fused_dots.h"
+#include "kernels/gpu_limits.h"
 
 namespace lt2::cuda {
 
-inline constexpr int kTileKeys = 128;  // and threads of a block
+inline constexpr int kTileKeys = gpu::kTileKeys;  // and threads of a block
 inline constexpr int kTileStride = kTileKeys + 1;
-inline constexpr int kHeadLanes = 8;  // heads side by side
+inline constexpr int kHeadLanes = gpu::kHeadLanes;  // heads side by side
+static_assert(kTileStride == gpu::kTileStride);
 
-__host__ __device__ inline int64_t PadHeads(int64_t heads) {
-  return (heads + kHeadLanes - 1) / kHeadLanes * kHeadLanes;
-}
+__host__ __device__ inline int64_t PadHeads(int64_t heads) { return gpu::PaddedHeads(heads); }
 
 // tile [width, kTileStride] = transposed rows: key i, i < keys, is row row_of(i) of `from`, rows
 // being `stride` apart. All threads call; they may read when it returns.
@@ -56,7 +56,7 @@ __device__ inline void ForEachDot(const float* tile, int64_t width, const double
 
 template <class Kernel>
 void AllowTile(const char* name, Kernel kernel, int64_t bytes) {
-  CHECK_LE(bytes, 227 * 1024) << name << ": shared memory for its heads and channels";
+  CHECK_LE(bytes, gpu::kMostTileBytes) << name << ": shared memory for its heads and channels";
   LT2_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(bytes)));
 }

@@ -26,10 +26,7 @@ struct Indexer {
     if (lengths[query] < 0 || lengths[query] > capacity) __trap();
     return lengths[query];
   }
-  int64_t SharedBytes() const {
-    return (D + 1) * PadHeads(H) * static_cast<int64_t>(sizeof(double)) +
-           D * kTileStride * static_cast<int64_t>(sizeof(float));
-  }
+  int64_t SharedBytes() const { return gpu::IndexerBytes(H, D); }
 };
 
 // A block takes every gridDim.x-th query; scores [blocks, most keys].

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 
 #include "kernels/cuda/common.cuh"
+#include "kernels/gpu_limits.h"
 
 namespace lt2::cuda {
 
@@ -98,7 +98,7 @@ void SortReaders(const Stream& stream, const char* name, int64_t queries, int64_
                  const ReaderLists& lists) {
   const int64_t runs = ReaderRuns(queries, buckets), size = queries * length;
   const int64_t each = (queries + runs - 1) / runs;
-  CHECK_LE(size, std::numeric_limits<int32_t>::max()) << name << ": entries of lists";
+  CHECK_LE(size, gpu::kMostListEntries) << name << ": entries of lists";
   LT2_CUDA_CHECK(cudaMemsetAsync(counts, 0, runs * buckets * sizeof(int32_t), Handle(stream)));
   CountReaders<<<Blocks(size, 256), 256, 0, Handle(stream)>>>(size, length, buckets, each,
                                                               bucket_of, counts);

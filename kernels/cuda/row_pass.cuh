@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/column_pass.cuh"
+#include "kernels/gpu_limits.h"
 
 namespace lt2::cuda {
 
@@ -21,6 +22,7 @@ struct RowShare {
 // kernel keeps sums of columns and reads a row ahead, which takes registers.
 template <int n, bool kSums = false, class Fn>
 void DispatchRow(int64_t width, Fn&& fn) {
+  static_assert(gpu::MostNormedRow(n == 1 ? 1 : 8) == 256 * (n == 1 ? 32 : n < 8 ? 16 * n : 8 * n));
   const int64_t pieces = width / n;
   const auto lanes_for = [pieces](int64_t each) {
     int64_t lanes = 1;

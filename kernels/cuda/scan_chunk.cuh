@@ -5,6 +5,7 @@
 #include "kernels/cuda/panel.cuh"
 #include "kernels/cuda/scratch.h"
 #include "kernels/documents.h"
+#include "kernels/gpu_limits.h"
 #include "kernels/scan.h"
 
 namespace lt2::cuda {
@@ -140,7 +141,8 @@ auto CarveScratch(const Stream& stream, const Layout& layout) {
 // Calls kernel<kPanels>, kPanels those of a key's width.
 template <class Fn>
 void DispatchKeyPanels(int k, Fn&& fn) {
-  CHECK_LE(k, kMostPanels * kPanel) << "the scans on the GPU take keys of at most 256 channels";
+  static_assert(kMostPanels * kPanel == gpu::kMostScanKeys);
+  CHECK_LE(k, gpu::kMostScanKeys) << "channels of a key in a scan on the GPU";
   switch (PanelsOf(k)) {
     case 1:
       return fn.template operator()<1>();

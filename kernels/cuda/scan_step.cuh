@@ -3,18 +3,20 @@
 #pragma once
 
 #include "kernels/cuda/common.cuh"
+#include "kernels/gpu_limits.h"
 
 namespace lt2::cuda {
 
 inline constexpr int kStepThreads = 256, kStepColumns = 32, kStepParts = 8;
-inline constexpr int kStepRows = 32;  // of a thread, so that keys have 256 channels at most
+inline constexpr int kStepRows = 32;  // of a thread
 inline constexpr int kMostKeys = kStepRows * kStepParts;
+static_assert(kMostKeys == gpu::kMostScanKeys);
 
 struct StepPlace {
   int heads, key_heads, k, v, width;  // width: of a state
 };
 inline StepPlace StepPlaceOf(const Tensor& q_BHK, const Tensor& v_BGV, int64_t width) {
-  CHECK_LE(q_BHK.dim(2), kMostKeys) << "the scans on the GPU take keys of at most 256 channels";
+  CHECK_LE(q_BHK.dim(2), gpu::kMostScanKeys) << "channels of a key in a scan on the GPU";
   const auto size = [](int64_t n) { return static_cast<int>(n); };
   return {size(v_BGV.dim(1)), size(q_BHK.dim(1)), size(q_BHK.dim(2)), size(v_BGV.dim(2)),
           size(width)};

@@ -27,10 +27,7 @@ struct Chooser {
   __device__ int64_t FirstRow(int64_t query, int64_t position) const {
     return positions != nullptr ? BlockRow(query - position, options.block) : query * R;
   }
-  int64_t SharedBytes() const {
-    return (D + 2) * PadHeads(heads) * static_cast<int64_t>(sizeof(double)) +
-           D * kTileStride * static_cast<int64_t>(sizeof(float));
-  }
+  int64_t SharedBytes() const { return gpu::SelectBlocksBytes(heads, D); }
 };
 
 // score_c for c < current, as BlockScores makes it. p [visible, PadHeads(heads)] is workspace in

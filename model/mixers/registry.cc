@@ -70,6 +70,17 @@ std::vector<HeadCount> HeadCountsOf(const std::string& kind, const ModelConfig& 
   return {};
 }
 
+std::vector<SizeLimit> GpuLimitsOf(const std::string& kind, const ModelConfig& config,
+                                   const RunSizes& run) {
+  const ConfigTable options = OptionsOf(kind, config);
+#define MIXER(name, Class) \
+  if (kind == #name) return Class::GpuLimits(Class::ReadOptions(config, options), run);
+#include LT2_MIXERS
+#undef MIXER
+  CHECK(false) << "unknown mixer " << kind;
+  return {};
+}
+
 ForeignTable ForeignNamesOf(const std::string& kind) {
 #define MIXER(name, Class) \
   if (kind == #name) return Class::ForeignNames();

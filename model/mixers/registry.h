@@ -25,6 +25,10 @@ std::unique_ptr<Mixer> MakeMixer(const std::string& kind, const ModelConfig& con
 // The heads of a kind that ranks divide.
 std::vector<HeadCount> HeadCountsOf(const std::string& kind, const ModelConfig& config);
 
+// What GPUs bound of a kind.
+std::vector<SizeLimit> GpuLimitsOf(const std::string& kind, const ModelConfig& config,
+                                   const RunSizes& run);
+
 // The import table of a kind.
 ForeignTable ForeignNamesOf(const std::string& kind);
 

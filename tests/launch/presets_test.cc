@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "launch/environment.h"
 #include "launch/run_config.h"
 #include "model/language_model.h"
 #include "model/mixers/registry.h"
@@ -119,6 +120,18 @@ TEST(Presets, EveryShapeHasEveryMixerAndTheFormulasParameters) {
     }
     const std::string hybrid = std::string(shape.name) + "-full-gdn";
     EXPECT_EQ(ParametersOf(hybrid), Expected(shape, "full-gdn")) << hybrid;
+  }
+}
+
+// The students of SmolLM2 1.7B by gated linear attention have 4 heads of 512 key channels.
+TEST(Presets, GpusTakeAllButOne) {
+  const absl::StatusOr<std::vector<Preset>> presets = ListPresets();
+  ASSERT_TRUE(presets.ok()) << presets.status();
+  for (const Preset& preset : *presets) {
+    const absl::StatusOr<RunConfig> config = LoadRunConfig(preset.name, {});
+    ASSERT_TRUE(config.ok()) << config.status();
+    const absl::Status status = CheckSizesOf(*config, {}, Backend::kCuda);
+    EXPECT_EQ(status.ok(), preset.name != "smollm2-1.7b-gla") << preset.name << ": " << status;
   }
 }
 

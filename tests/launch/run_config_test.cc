@@ -119,6 +119,20 @@ TEST(RunConfig, PrecisionsBelongToDevices) {
   EXPECT_EQ(refusal("bf16", Backend::kCuda), "");
 }
 
+TEST(RunConfig, SizesThatKernelsOfGpusDoNotTakeAreRefusedBeforeARun) {
+  const std::unique_ptr<Communicator> world = MakeGroupOfOne("world");
+  const RunConfig config =
+      *LoadRunConfig("lt2-tiny", {"model.width=2048", "model.mixers=[\"kda\", \"full\"]"});
+  const auto options = [&](Backend backend) {
+    return StepOptionsFor(config, *MeshFor(config, 1), {backend}, 1, *world).status();
+  };
+  EXPECT_TRUE(options(Backend::kCpu).ok()) << options(Backend::kCpu);
+  const absl::Status refused = options(Backend::kCuda);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("model.kda.head_dim: 512 channels of a key"), std::string::npos)
+      << refused;
+}
+
 TEST(RunConfig, AMistakeIsToldWithoutWhatFollowsFromIt) {
   EXPECT_EQ(Refusal({"model=3"}), "--set model: model: wants a table, got the integer 3");
   EXPECT_EQ(Refusal({"data.sequence=long"}),

@@ -157,6 +157,19 @@ TEST(Cli, SetTakesOneValueAndTheLastOneWins) {
   EXPECT_NE(shown.out.find("\nmixers = [\"full\"]\n"), std::string::npos) << shown.out;
 }
 
+TEST(Cli, APlanForGpusRefusesWhatTheirKernelsDoNotTake) {
+  const std::string wide =
+      " --set model.width=2048 --set model.mixers='[\"gla\"]' "
+      "--set model.gla.heads=2 --gpus 1 --best 1 --most 1";
+  const Outcome refused = Lt2("plan lt2-tiny --gpu h200" + wide);
+  EXPECT_EQ(refused.exit, 2) << refused.out;
+  EXPECT_NE(refused.out.find("model.gla.expand_k: 512 channels of a key, and GPUs take at most "
+                             "256; set heads = 4 or more"),
+            std::string::npos)
+      << refused.out;
+  EXPECT_EQ(Lt2("plan lt2-tiny --gpu h200" + wide + " --set model.gla.heads=4").exit, 0);
+}
+
 TEST_F(Folder, PlanTellsMeshesAndDrawsPipelines) {
   const nlohmann::json plan = LastLine(
       Lt2("plan lt2-tiny --gpus 4 --gpu h200 --best 2 --most 8 --set batch.tokens=8192 --json")

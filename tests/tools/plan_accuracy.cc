@@ -5,6 +5,7 @@
 // RANKS 1: none of them on two.
 //
 //   plan_accuracy LT2 DEVICE [SEED [CONFIGURATIONS [RANKS]]]
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -57,7 +58,11 @@ Drawn Draw(std::mt19937_64& bits, bool gpu, int most_ranks) {
   set("model.loops", pick({"1", "2", "4"}));
   set("model.layers", pick({"2", "4", "6"}));
   set("model.tie_embeddings", pick({"true", "false"}));
-  set("model.width", gpu ? pick({"1024", "2048"}) : pick({"128", "256"}));
+  const std::string width = gpu ? pick({"1024", "2048"}) : pick({"128", "256"});
+  set("model.width", width);
+  // Of 64 or 128 channels; two at least, which ranks along tp share.
+  const int heads = std::stoi(width) / std::stoi(pick({"64", "128"}));
+  set("model.heads", std::to_string(std::max(2, heads)));
   set("model.ffn", gpu ? pick({"2816", "5632"}) : pick({"256", "768"}));
   set("model.vocab", gpu ? pick({"32000", "128256"}) : pick({"256", "4096"}));
   set("data.sequence", gpu ? pick({"2048", "4096"}) : pick({"128", "256", "512"}));

@@ -7,6 +7,7 @@
 #include "kernels/linear.h"
 #include "model/init.h"
 #include "model/mixers/common/by_heads.h"
+#include "model/mixers/common/scan_limits.h"
 
 namespace lt2 {
 namespace {
@@ -34,6 +35,10 @@ AdditiveMixer::Options AdditiveMixer::ReadCommon(const ModelConfig& config,
 
 std::vector<HeadCount> AdditiveMixer::HeadCounts(const Options& o) {
   return {{"heads", o.head.heads}, {"kv_heads", o.head.kv_heads, /*shared=*/true}};
+}
+
+std::vector<SizeLimit> AdditiveMixer::GpuLimits(const Options& o, const RunSizes&) {
+  return {ScanKeyLimit("expand_k", o.head.k, o.head.heads)};
 }
 
 AdditiveMixer::AdditiveMixer(const Options& o, const MixerSite& site, bool norm)

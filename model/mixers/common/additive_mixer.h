@@ -23,6 +23,7 @@ class AdditiveMixer : public RecurrentMixer {
     double norm_eps;
   };
   static std::vector<HeadCount> HeadCounts(const Options& options);
+  static std::vector<SizeLimit> GpuLimits(const Options& options, const RunSizes& run);
   std::vector<StateEntry> StateSpec(int64_t sequences, int64_t capacity, DType dtype) const final;
   double FlopsPerToken(int64_t sequence) const final;
 

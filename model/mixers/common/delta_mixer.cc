@@ -13,6 +13,7 @@
 #include "model/init.h"
 #include "model/mixers/common/by_heads.h"
 #include "model/mixers/common/head_widths.h"
+#include "model/mixers/common/scan_limits.h"
 
 namespace lt2 {
 namespace {
@@ -55,6 +56,10 @@ void DeltaMixer::ReadHeadShape(const ConfigTable& table, int64_t head_dim, doubl
 
 std::vector<HeadCount> DeltaMixer::HeadCounts(const Options& options) {
   return {{"v_heads", options.v_heads}, {"heads", options.heads, /*shared=*/true}};
+}
+
+std::vector<SizeLimit> DeltaMixer::GpuLimits(const Options& options, const RunSizes&) {
+  return {ScanKeyLimit("head_dim", options.head_dim, options.heads, /*alone=*/true)};
 }
 
 DeltaMixer::DeltaMixer(const Options& options, const MixerSite& site)

@@ -8,6 +8,7 @@
 #include "kernels/cache_append.h"
 #include "kernels/first_token_mass.h"
 #include "kernels/gated_product.h"
+#include "kernels/gpu_limits.h"
 #include "kernels/linear.h"
 #include "kernels/rms_norm.h"
 #include "model/init.h"
@@ -66,6 +67,16 @@ SoftmaxAttention::Options SoftmaxAttention::Read(const ModelConfig& config,
 
 std::vector<HeadCount> SoftmaxAttention::HeadCounts(const Options& options) {
   return {{"heads", options.heads}, {"kv_heads", options.kv_heads, /*shared=*/true}};
+}
+
+std::vector<SizeLimit> SoftmaxAttention::GpuLimits(const Options& options, const RunSizes&) {
+  const int64_t most = gpu::kMostPlainAttention / 2;
+  return {{.key = "head_dim",
+           .value = options.head_dim,
+           .most = most,
+           .what = "channels of a head",
+           .instead = StrCat("head_dim = ", most, " or less, or more heads,"),
+           .of_model = true}};
 }
 
 SoftmaxAttention::SoftmaxAttention(const Options& options, const MixerSite& site)

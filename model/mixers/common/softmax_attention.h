@@ -28,6 +28,7 @@ class SoftmaxAttention : public Mixer {
   };
   static ForeignTable ForeignNames();
   static std::vector<HeadCount> HeadCounts(const Options& options);
+  static std::vector<SizeLimit> GpuLimits(const Options& options, const RunSizes& run);
 
   SoftmaxAttention(const Options& options, const MixerSite& site);
   MixerOutput Forward(Tape& tape, const Var& x_ND, const MixerContext& context) override;

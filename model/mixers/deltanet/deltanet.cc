@@ -2,6 +2,7 @@
 
 #include "model/init.h"
 #include "model/mixers/common/head_widths.h"
+#include "model/mixers/common/scan_limits.h"
 
 namespace lt2 {
 
@@ -11,6 +12,10 @@ DeltaMixer::Options DeltaNet::ReadOptions(const ModelConfig& config, const Confi
   o.v_dim = ReadHeadWidth(table, "expand_v", 1, config.width, o.heads);
   table.Read("gate", &o.gate);
   return o;
+}
+
+std::vector<SizeLimit> DeltaNet::GpuLimits(const Options& options, const RunSizes&) {
+  return {ScanKeyLimit("expand_k", options.head_dim, options.heads)};
 }
 
 DeltaNet::DeltaNet(const Options& options, const MixerSite& site) : DeltaMixer(options, site) {

@@ -18,6 +18,7 @@ class DeltaNet : public DeltaMixer {
   // 1e-5.
   static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
   static ForeignTable ForeignNames();
+  static std::vector<SizeLimit> GpuLimits(const Options& options, const RunSizes& run);
 
   DeltaNet(const Options& options, const MixerSite& site);
 

@@ -9,6 +9,7 @@
 #include "kernels/cache_append.h"
 #include "kernels/channel_range.h"
 #include "kernels/elementwise.h"
+#include "kernels/gpu_limits.h"
 #include "kernels/indexer_loss.h"
 #include "kernels/layer_norm.h"
 #include "kernels/lightning_indexer.h"
@@ -93,6 +94,36 @@ DeepSeekSparseAttention::Options DeepSeekSparseAttention::ReadOptions(const Mode
     table.AddError("index_loss", "the indexer as_released is not trained; remove one of the two");
   }
   return o;
+}
+
+// The indexer, and where it learns its loss, go through all keys in tiles.
+std::vector<SizeLimit> DeepSeekSparseAttention::GpuLimits(const Options& o, const RunSizes& run) {
+  const bool learns = run.tokens > 0 && !o.as_released;
+  const int64_t heads = o.heads / std::min(run.tensor_ranks, o.heads);
+  int64_t most_index = kMostHeads, most_latent = gpu::kMostPlainAttention / 2;
+  while (gpu::IndexerBytes(o.index_heads, most_index) > gpu::kMostTileBytes) --most_index;
+  const auto loss_fits = [&](int64_t latent) {
+    return gpu::IndexerLossBytes(o.index_heads, o.index_dim, heads, heads, latent) <=
+           gpu::kMostTileBytes;
+  };
+  while (learns && most_latent > 1 && !loss_fits(most_latent)) --most_latent;
+  return {{.key = "index_dim",
+           .value = o.index_dim,
+           .most = most_index,
+           .what = StrCat("channels of ", o.index_heads, " index heads"),
+           .instead = StrCat("index_dim = ", most_index, " or less, or a smaller index_heads")},
+          {.key = "value_dim",
+           .value = o.latent(),
+           .most = most_latent,
+           .what = StrCat("channels of the latent, value_dim + tail_dim, beside ", heads, " heads"),
+           .instead =
+               StrCat("value_dim = ", std::max<int64_t>(1, most_latent - o.tail_dim), " or less")},
+          {.key = "top_k",
+           .value = run.tokens * std::min(o.top_k, run.tokens),
+           .most = gpu::kMostListEntries,
+           .what = StrCat("keys chosen by ", run.tokens, " tokens of a micro-batch"),
+           .instead = StrCat("top_k = ", gpu::kMostListEntries / std::max<int64_t>(1, run.tokens),
+                             " or less")}};
 }
 
 DeepSeekSparseAttention::DeepSeekSparseAttention(const Options& options, const MixerSite& site)

@@ -43,6 +43,7 @@ class DeepSeekSparseAttention : public Mixer {
   static std::vector<HeadCount> HeadCounts(const Options& options) {
     return {{"heads", options.heads}};
   }
+  static std::vector<SizeLimit> GpuLimits(const Options& options, const RunSizes& run);
 
   DeepSeekSparseAttention(const Options& options, const MixerSite& site);
   MixerOutput Forward(Tape& tape, const Var& x_ND, const MixerContext& context) override;

@@ -10,6 +10,7 @@
 #include "model/init.h"
 #include "model/mixers/common/by_heads.h"
 #include "model/mixers/common/head_widths.h"
+#include "model/mixers/common/scan_limits.h"
 
 namespace lt2 {
 namespace {
@@ -38,6 +39,10 @@ Hgrn2::Options Hgrn2::ReadOptions(const ModelConfig& config, const ConfigTable& 
     o.heads = o.width / expand_ratio;
   }
   return o;
+}
+
+std::vector<SizeLimit> Hgrn2::GpuLimits(const Options& options, const RunSizes&) {
+  return {ScanKeyLimit("expand_ratio", options.head_dim(), options.heads, /*alone=*/true)};
 }
 
 Hgrn2::Hgrn2(const Options& options, const MixerSite& site)

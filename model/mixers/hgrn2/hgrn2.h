@@ -31,6 +31,7 @@ class Hgrn2 : public RecurrentMixer {
   static std::vector<HeadCount> HeadCounts(const Options& options) {
     return {{"heads", options.heads}};
   }
+  static std::vector<SizeLimit> GpuLimits(const Options& options, const RunSizes& run);
 
   Hgrn2(const Options& options, const MixerSite& site);
   std::vector<StateEntry> StateSpec(int64_t sequences, int64_t capacity,

@@ -7,6 +7,7 @@
 #include "model/init.h"
 #include "model/mixers/common/by_heads.h"
 #include "model/mixers/common/head_widths.h"
+#include "model/mixers/common/scan_limits.h"
 
 namespace lt2 {
 namespace {
@@ -30,6 +31,17 @@ Mamba2::Options Mamba2::ReadOptions(const ModelConfig& config, const ConfigTable
     table.AddError("groups", StrCat(o.groups, " does not divide heads ", o.heads));
   }
   return o;
+}
+
+std::vector<SizeLimit> Mamba2::GpuLimits(const Options& o, const RunSizes&) {
+  const int64_t row = o.heads * o.head_dim / o.groups, most = gpu::MostNormedRow(row);
+  return {ScanKeyLimit("state_dim", o.state_dim, o.heads, /*alone=*/true),
+          {.key = "groups",
+           .value = row,
+           .most = most,
+           .what = "channels of a group to be normed",
+           .instead = StrCat("groups = ", o.groups * ((row + most - 1) / most),
+                             " or more, or a smaller expand")}};
 }
 
 Mamba2::Mamba2(const Options& options, const MixerSite& site)

@@ -30,6 +30,7 @@ class Mamba2 : public RecurrentMixer {
   static std::vector<HeadCount> HeadCounts(const Options& options) {
     return {{"heads", options.heads}, {"groups", options.groups, /*shared=*/true}};
   }
+  static std::vector<SizeLimit> GpuLimits(const Options& options, const RunSizes& run);
 
   Mamba2(const Options& options, const MixerSite& site);
   std::vector<StateEntry> StateSpec(int64_t sequences, int64_t capacity,

@@ -12,6 +12,7 @@
 #include "model/init.h"
 #include "model/mixers/common/by_heads.h"
 #include "model/mixers/common/head_widths.h"
+#include "model/mixers/common/scan_limits.h"
 
 namespace lt2 {
 namespace {
@@ -60,6 +61,10 @@ Mlstm::Options Mlstm::ReadOptions(const ModelConfig& config, const ConfigTable& 
 
 std::vector<HeadCount> Mlstm::HeadCounts(const Options& options) {
   return {{"heads", options.heads}, {"kv_heads", options.kv_heads, /*shared=*/true}};
+}
+
+std::vector<SizeLimit> Mlstm::GpuLimits(const Options& options, const RunSizes&) {
+  return {ScanKeyLimit("qk_factor", options.head_dim, options.heads)};
 }
 
 Mlstm::Mlstm(const Options& options, const MixerSite& site)

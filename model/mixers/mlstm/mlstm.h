@@ -41,6 +41,7 @@ class Mlstm : public RecurrentMixer {
   static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
   static ForeignTable ForeignNames();
   static std::vector<HeadCount> HeadCounts(const Options& options);
+  static std::vector<SizeLimit> GpuLimits(const Options& options, const RunSizes& run);
 
   Mlstm(const Options& options, const MixerSite& site);
   std::vector<StateEntry> StateSpec(int64_t sequences, int64_t capacity,

@@ -1,5 +1,6 @@
 #include "model/mixers/nsa/nsa.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -10,6 +11,7 @@
 #include "kernels/branch_gate.h"
 #include "kernels/cache_append.h"
 #include "kernels/compressed_attention.h"
+#include "kernels/gpu_limits.h"
 #include "kernels/linear.h"
 #include "kernels/nsa_attention.h"
 #include "kernels/select_blocks.h"
@@ -75,6 +77,24 @@ NativeSparseAttention::Options NativeSparseAttention::ReadOptions(const ModelCon
 
 std::vector<HeadCount> NativeSparseAttention::HeadCounts(const Options& options) {
   return {{"heads", options.heads}, {"kv_heads", options.kv_heads}};
+}
+
+// Its blocks are chosen by the heads of a group at once, which go through the mean keys in tiles.
+std::vector<SizeLimit> NativeSparseAttention::GpuLimits(const Options& o, const RunSizes& run) {
+  int64_t most = gpu::kMostPlainAttention / 2;
+  while (gpu::SelectBlocksBytes(o.heads / o.kv_heads, most) > gpu::kMostTileBytes) --most;
+  const int64_t lists = run.tokens * o.kv_heads / std::min(run.tensor_ranks, o.kv_heads);
+  return {{.key = "head_dim",
+           .value = o.head_dim,
+           .most = most,
+           .what = StrCat("channels of a head, ", o.heads / o.kv_heads, " in a group"),
+           .instead = StrCat("head_dim = ", most, " or less")},
+          {.key = "block_counts",
+           .value = lists * o.block_counts,
+           .most = gpu::kMostListEntries,
+           .what = StrCat("blocks chosen by ", run.tokens, " tokens of a micro-batch"),
+           .instead = StrCat("block_counts = ", gpu::kMostListEntries / std::max<int64_t>(1, lists),
+                             " or less")}};
 }
 
 NativeSparseAttention::NativeSparseAttention(const Options& options, const MixerSite& site)

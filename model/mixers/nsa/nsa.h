@@ -35,6 +35,7 @@ class NativeSparseAttention : public Mixer {
   static Options ReadOptions(const ModelConfig& config, const ConfigTable& table);
   static ForeignTable ForeignNames();
   static std::vector<HeadCount> HeadCounts(const Options& options);
+  static std::vector<SizeLimit> GpuLimits(const Options& options, const RunSizes& run);
 
   NativeSparseAttention(const Options& options, const MixerSite& site);
   MixerOutput Forward(Tape& tape, const Var& x_ND, const MixerContext& context) override;

@@ -24,6 +24,7 @@ class DummyMixer : public Mixer {
   static std::vector<HeadCount> HeadCounts(const Options& options) {
     return {{"channels", options.channels}};
   }
+  static std::vector<SizeLimit> GpuLimits(const Options&, const RunSizes&) { return {}; }
 
   DummyMixer(const Options& options, const MixerSite& site);
   MixerOutput Forward(Tape& tape, const Var& x_ND, const MixerContext& context) override;
