@@ -21,8 +21,13 @@ void CostLog::Add(Call call) {
 
 void CostLog::AddKernel(double flops, double bytes) { Add({.flops = flops, .bytes = bytes}); }
 
-void CostLog::AddCollective(const void* group, const char* label, double bytes) {
+size_t CostLog::AddCollective(const void* group, const char* label, double bytes) {
   Add({.op = label, .bytes = bytes, .group = group});
+  return calls_.size() - 1;
+}
+
+void CostLog::AddWait(size_t collective) {
+  if (calls_[collective].waited == 0) calls_[collective].waited = calls_.size();
 }
 
 void CostLog::Name(const char* op, bool weights) {

@@ -19,7 +19,8 @@ class CostLog {
     Place place;
     bool weights = false;  // gradients of parameters that nothing waits for
     int phase = 0;
-    int64_t live = 0;  // bytes of tensors held
+    int64_t live = 0;   // bytes of tensors held
+    size_t waited = 0;  // a collective is under way until calls()[waited]; 0: nobody waited for it
   };
 
   // Makes this log the thread's current one until it is destroyed.
@@ -29,7 +30,9 @@ class CostLog {
   static CostLog* Current();  // nullptr where the thread has none
 
   void AddKernel(double flops, double bytes);
-  void AddCollective(const void* group, const char* label, double bytes);
+  // Returns its place among the calls.
+  size_t AddCollective(const void* group, const char* label, double bytes);
+  void AddWait(size_t collective);
   // Gives the kernels since the last name theirs.
   void Name(const char* op, bool weights = false);
   // Of calls from here on; what it means is the reader's.

@@ -1,5 +1,7 @@
 #include "kernels/scan_additive.h"
 
+#include <optional>
+
 #include "kernels/elementwise.h"
 #include "kernels/scan_sizes.h"
 
@@ -70,10 +72,27 @@ StateLink::Segment SegmentOf(Stream& stream, ScanAdditiveForwardArgs args) {
   return segment;
 }
 
+// With its working memory, which is let go.
+void Backward(Stream& stream, ScanAdditiveBackwardArgs args) {
+  const Tensor& states = args.states_CGKV;
+  args.dstates_CGKV = Tensor::Empty(states.shape(), states.dtype(), states.device());
+  ScanAdditiveBackward(stream, args);
+}
+
+void IntoInputs(Stream& stream, ScanAdditiveBackwardArgs args, std::span<GradSlot> dx) {
+  args.dq_NHK = GradInto(dx[0]);
+  args.dk_NHK = GradInto(dx[1]);
+  args.dv_NGV = GradInto(dx[2]);
+  args.dg_NG = GradInto(dx[3]);
+  args.dg_NGK = GradInto(dx[4]);
+  Backward(stream, args);
+}
+
 }  // namespace
 
 ScanOutputs ScanAdditive(Tape& tape, const ScanAdditiveInputs& in, double scale,
-                         const Documents& documents, FinalStates final_states, StateLink* link) {
+                         const Documents& documents, FinalStates final_states, StateLink* link,
+                         const Meanwhile& meanwhile) {
   CheckShapes(in, documents);
   const bool wants_final = final_states != FinalStates::kNone;
   CHECK(link == nullptr || !(wants_final || in.initial_state_DGKV.value.defined()));
@@ -98,59 +117,53 @@ ScanOutputs ScanAdditive(Tape& tape, const ScanAdditiveInputs& in, double scale,
       .final_DGKV =
           state(wants_final, FinalRows(final_states, documents), AccumulatorOf(v.dtype())),
       .states_CGKV = state(tape.recording(), documents.chunk_capacity(), v.dtype())};
-  StateLink::Incoming incoming;
+  const std::vector<Var> inputs = {in.q_NHK, in.k_NHK, in.v_NGV,
+                                   in.g_NG,  in.g_NGK, in.initial_state_DGKV};
+  std::optional<LinkedScan> linked;
   if (link != nullptr) {
-    // Of all this the state from the left alone survives recompute: it is small and was sent.
-    const std::vector<Tensor> kept = tape.Kept([&]() -> std::vector<Tensor> {
-      incoming = link->Receive(tape.stream(), SegmentOf(tape.stream(), args));
-      return {incoming.state_1GKV, incoming.maps};
-    });
-    incoming = {kept[0], kept[1]};
-    args.initial_DGKV = incoming.state_1GKV;
+    const auto segment = [&] { return SegmentOf(tape.stream(), args); };
+    linked.emplace(tape, *link, "scan_additive", inputs, segment, meanwhile);
+    args.initial_DGKV = linked->incoming().state_1GKV;
   }
   ScanAdditiveForward(tape.stream(), args);
   std::vector<Tensor> out = {args.o_NGV};
   if (wants_final) out.push_back(args.final_DGKV);
 
   Node node{.name = "scan_additive"};
-  node.input_grad = [&stream = tape.stream(), q = tape.Save(in.q_NHK), k = tape.Save(in.k_NHK),
-                     v = tape.Save(in.v_NGV), g = tape.Save(in.g_NG),
-                     g_channels = tape.Save(in.g_NGK), log_gamma = in.log_gamma_G,
-                     initial = tape.Save(in.initial_state_DGKV), scale, documents,
-                     states = args.states_CGKV, incoming,
-                     link](std::span<const Tensor> dy, std::span<GradSlot> dx) {
-    ScanAdditiveBackwardArgs args{
-        .q_NHK = q.get(),
-        .k_NHK = k.get(),
-        .v_NGV = v.get(),
-        .g_NG = g.get(),
-        .g_NGK = g_channels.get(),
-        .log_gamma_G = log_gamma,
-        .initial_DGKV = link != nullptr ? incoming.state_1GKV : initial.get(),
-        .documents = documents,
-        .scale = scale,
-        .states_CGKV = states,
-        .do_NGV = dy[0],
-        .dfinal_DGKV = dy.size() > 1 ? dy[1] : Tensor(),
-        .dstates_CGKV = Tensor::Empty(states.shape(), states.dtype(), states.device())};
-    if (link != nullptr) {
-      args.dinitial_DGKV.to = Tensor::Empty(args.initial_DGKV.shape(), args.initial_DGKV.dtype(),
-                                            args.initial_DGKV.device());
-      ScanAdditiveBackward(stream, args);
-      args.dfinal_DGKV = link->OutgoingGradient(stream, args.dinitial_DGKV.to, incoming);
-      args.dinitial_DGKV = {};
-    }
-    args.dq_NHK = GradInto(dx[0]);
-    args.dk_NHK = GradInto(dx[1]);
-    args.dv_NGV = GradInto(dx[2]);
-    args.dg_NG = GradInto(dx[3]);
-    args.dg_NGK = GradInto(dx[4]);
-    if (link == nullptr) args.dinitial_DGKV = GradInto(dx[5]);
-    ScanAdditiveBackward(stream, args);
-  };
-  const std::vector<Var> inputs = {in.q_NHK, in.k_NHK, in.v_NGV,
-                                   in.g_NG,  in.g_NGK, in.initial_state_DGKV};
-  const std::vector<Var> vars = tape.Record(inputs, std::move(out), std::move(node));
+  node.input_grad =
+      [&stream = tape.stream(), q = tape.Save(in.q_NHK), k = tape.Save(in.k_NHK),
+       v = tape.Save(in.v_NGV), g = tape.Save(in.g_NG), g_channels = tape.Save(in.g_NGK),
+       log_gamma = in.log_gamma_G, initial = tape.Save(in.initial_state_DGKV), scale, documents,
+       states = args.states_CGKV, linked](std::span<const Tensor> dy, std::span<GradSlot> dx) {
+        ScanAdditiveBackwardArgs args{
+            .q_NHK = q.get(),
+            .k_NHK = k.get(),
+            .v_NGV = v.get(),
+            .g_NG = g.get(),
+            .g_NGK = g_channels.get(),
+            .log_gamma_G = log_gamma,
+            .initial_DGKV = linked ? linked->incoming().state_1GKV : initial.get(),
+            .documents = documents,
+            .scale = scale,
+            .states_CGKV = states,
+            .do_NGV = dy[0],
+            .dfinal_DGKV = dy.size() > 1 ? dy[1] : Tensor()};
+        if (!linked) {
+          args.dinitial_DGKV = GradInto(dx[5]);
+          return IntoInputs(stream, args, dx);
+        }
+        ScanAdditiveBackwardArgs alone = args;
+        alone.dinitial_DGKV.to = linked->EmptyState();
+        Backward(stream, alone);
+        linked->Backward(stream, dx[0], alone.dinitial_DGKV.to, {},
+                         [&stream, args](const Tensor& dfinal, std::span<GradSlot> dx) mutable {
+                           args.dfinal_DGKV = dfinal;
+                           IntoInputs(stream, args, dx);
+                         });
+      };
+  const std::vector<Var> vars = linked ? linked->Record(tape, std::move(out), std::move(node))
+                                       : tape.Record(inputs, std::move(out), std::move(node));
+  if (!linked) meanwhile();
   return {.o_NGV = vars[0], .final_state_DGKV = wants_final ? vars[1] : Var()};
 }
 

@@ -19,6 +19,7 @@
 #include "core/tape.h"
 #include "kernels/documents.h"
 #include "kernels/kernel.h"
+#include "kernels/linked_scan.h"
 #include "kernels/scan.h"
 
 namespace lt2 {
@@ -65,9 +66,9 @@ struct ScanAdditiveInputs {
   Var initial_state_DGKV = {};  // optional; D = documents.capacity(), or 1 (scan.h)
 };
 // Differentiable in every Var, through both outputs. The outputs and what the backward needs
-// survive Recompute. `link`: as for ScanDelta.
+// survive Recompute. `link` and `meanwhile`: as for ScanDelta.
 ScanOutputs ScanAdditive(Tape& tape, const ScanAdditiveInputs& in, double scale,
                          const Documents& documents, FinalStates final_states,
-                         StateLink* link = nullptr);
+                         StateLink* link = nullptr, const Meanwhile& meanwhile = Nothing);
 
 }  // namespace lt2

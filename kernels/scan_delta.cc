@@ -1,5 +1,7 @@
 #include "kernels/scan_delta.h"
 
+#include <optional>
+
 #include "kernels/scan_sizes.h"
 
 namespace lt2 {
@@ -68,10 +70,29 @@ StateLink::Segment SegmentOf(Stream& stream, StateLink& link, ScanDeltaForwardAr
   return segment;
 }
 
+// With its working memory, which is let go.
+void Backward(Stream& stream, ScanDeltaBackwardArgs args) {
+  const Tensor &states = args.states_CGKV, &u = args.u_NGV;
+  args.dstates_CGKV = Tensor::Empty(states.shape(), u.dtype(), u.device());
+  args.e_NGV = Tensor::Empty(u.shape(), u.dtype(), u.device());
+  ScanDeltaBackward(stream, args);
+}
+
+void IntoInputs(Stream& stream, ScanDeltaBackwardArgs args, std::span<GradSlot> dx) {
+  args.dq_NHK = GradInto(dx[0]);
+  args.dk_NHK = GradInto(dx[1]);
+  args.dv_NGV = GradInto(dx[2]);
+  args.dg_NG = GradInto(dx[3]);
+  args.dg_NGK = GradInto(dx[4]);
+  args.dbeta_NG = GradInto(dx[5]);
+  Backward(stream, args);
+}
+
 }  // namespace
 
 ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
-                      const Documents& documents, FinalStates final_states, StateLink* link) {
+                      const Documents& documents, FinalStates final_states, StateLink* link,
+                      const Meanwhile& meanwhile) {
   CheckShapes(in, documents);
   const bool wants_final = final_states != FinalStates::kNone;
   CHECK(link == nullptr || !(wants_final || in.initial_state_DGKV.value.defined()));
@@ -100,15 +121,13 @@ ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
           state(wants_final, FinalRows(final_states, documents), AccumulatorOf(v.dtype())),
       .states_CGKV = state(tape.recording(), documents.chunk_capacity(), v.dtype()),
       .u_NGV = tape.recording() ? empty(v.shape()) : Tensor()};
-  StateLink::Incoming incoming;
+  const std::vector<Var> inputs = {
+      in.q_NHK, in.k_NHK, in.v_NGV, in.g_NG, in.g_NGK, in.beta_NG, in.initial_state_DGKV};
+  std::optional<LinkedScan> linked;
   if (link != nullptr) {
-    // Of all this the state from the left alone survives recompute: it is small and was sent.
-    const std::vector<Tensor> kept = tape.Kept([&]() -> std::vector<Tensor> {
-      incoming = link->Receive(tape.stream(), SegmentOf(tape.stream(), *link, args));
-      return {incoming.state_1GKV, incoming.maps};
-    });
-    incoming = {kept[0], kept[1]};
-    args.initial_DGKV = incoming.state_1GKV;
+    const auto segment = [&] { return SegmentOf(tape.stream(), *link, args); };
+    linked.emplace(tape, *link, "scan_delta", inputs, segment, meanwhile);
+    args.initial_DGKV = linked->incoming().state_1GKV;
   }
   ScanDeltaForward(tape.stream(), args);
   std::vector<Tensor> out = {args.o_NGV};
@@ -119,8 +138,8 @@ ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
                      v = tape.Save(in.v_NGV), g = tape.Save(in.g_NG),
                      g_channels = tape.Save(in.g_NGK), beta = tape.Save(in.beta_NG),
                      initial = tape.Save(in.initial_state_DGKV), scale, documents,
-                     states = args.states_CGKV, u = args.u_NGV, incoming,
-                     link](std::span<const Tensor> dy, std::span<GradSlot> dx) {
+                     states = args.states_CGKV, u = args.u_NGV,
+                     linked](std::span<const Tensor> dy, std::span<GradSlot> dx) {
     ScanDeltaBackwardArgs args{
         .q_NHK = q.get(),
         .k_NHK = k.get(),
@@ -128,34 +147,29 @@ ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
         .g_NG = g.get(),
         .g_NGK = g_channels.get(),
         .beta_NG = beta.get(),
-        .initial_DGKV = link != nullptr ? incoming.state_1GKV : initial.get(),
+        .initial_DGKV = linked ? linked->incoming().state_1GKV : initial.get(),
         .documents = documents,
         .scale = scale,
         .states_CGKV = states,
         .u_NGV = u,
         .do_NGV = dy[0],
-        .dfinal_DGKV = dy.size() > 1 ? dy[1] : Tensor(),
-        .dstates_CGKV = Tensor::Empty(states.shape(), u.dtype(), u.device()),
-        .e_NGV = Tensor::Empty(u.shape(), u.dtype(), u.device())};
-    if (link != nullptr) {
-      args.dinitial_DGKV.to = Tensor::Empty(args.initial_DGKV.shape(), args.initial_DGKV.dtype(),
-                                            args.initial_DGKV.device());
-      ScanDeltaBackward(stream, args);
-      args.dfinal_DGKV = link->OutgoingGradient(stream, args.dinitial_DGKV.to, incoming);
-      args.dinitial_DGKV = {};
+        .dfinal_DGKV = dy.size() > 1 ? dy[1] : Tensor()};
+    if (!linked) {
+      args.dinitial_DGKV = GradInto(dx[6]);
+      return IntoInputs(stream, args, dx);
     }
-    args.dq_NHK = GradInto(dx[0]);
-    args.dk_NHK = GradInto(dx[1]);
-    args.dv_NGV = GradInto(dx[2]);
-    args.dg_NG = GradInto(dx[3]);
-    args.dg_NGK = GradInto(dx[4]);
-    args.dbeta_NG = GradInto(dx[5]);
-    if (link == nullptr) args.dinitial_DGKV = GradInto(dx[6]);
-    ScanDeltaBackward(stream, args);
+    ScanDeltaBackwardArgs alone = args;
+    alone.dinitial_DGKV.to = linked->EmptyState();
+    Backward(stream, alone);
+    linked->Backward(stream, dx[0], alone.dinitial_DGKV.to, {},
+                     [&stream, args](const Tensor& dfinal, std::span<GradSlot> dx) mutable {
+                       args.dfinal_DGKV = dfinal;
+                       IntoInputs(stream, args, dx);
+                     });
   };
-  const std::vector<Var> inputs = {
-      in.q_NHK, in.k_NHK, in.v_NGV, in.g_NG, in.g_NGK, in.beta_NG, in.initial_state_DGKV};
-  const std::vector<Var> vars = tape.Record(inputs, std::move(out), std::move(node));
+  const std::vector<Var> vars = linked ? linked->Record(tape, std::move(out), std::move(node))
+                                       : tape.Record(inputs, std::move(out), std::move(node));
+  if (!linked) meanwhile();
   return {.o_NGV = vars[0], .final_state_DGKV = wants_final ? vars[1] : Var()};
 }
 

@@ -21,6 +21,7 @@
 #include "core/tape.h"
 #include "kernels/documents.h"
 #include "kernels/kernel.h"
+#include "kernels/linked_scan.h"
 #include "kernels/scan.h"
 
 namespace lt2 {
@@ -70,9 +71,10 @@ struct ScanDeltaInputs {
 };
 // Differentiable in every input, through both outputs. The outputs and what the backward needs
 // survive Recompute. With `link`, which must outlive Backward, the tokens are a part of a longer
-// row: there is no initial state then, and no final one.
+// row: there is no initial state then, and no final one; `meanwhile` is done while states are under
+// way. Without one it is done after the scan.
 ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
                       const Documents& documents, FinalStates final_states,
-                      StateLink* link = nullptr);
+                      StateLink* link = nullptr, const Meanwhile& meanwhile = Nothing);
 
 }  // namespace lt2

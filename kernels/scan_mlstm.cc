@@ -1,5 +1,7 @@
 #include "kernels/scan_mlstm.h"
 
+#include <optional>
+
 #include "kernels/elementwise.h"
 #include "kernels/scan_sizes.h"
 
@@ -77,10 +79,29 @@ StateLink::Segment SegmentOf(Stream& stream, ScanMlstmForwardArgs args) {
   return segment;
 }
 
+// With its working memory, which is let go.
+void Backward(Stream& stream, ScanMlstmBackwardArgs args) {
+  const Tensor& states = args.states_CHKW;
+  if (!states.on_host()) {
+    args.dstates_CHKW = Tensor::Empty(states.shape(), states.dtype(), states.device());
+  }
+  ScanMlstmBackward(stream, args);
+}
+
+void IntoInputs(Stream& stream, ScanMlstmBackwardArgs args, std::span<GradSlot> dx) {
+  args.dq_NHK = GradInto(dx[0]);
+  args.dk_NHK = GradInto(dx[1]);
+  args.dv_NHV = GradInto(dx[2]);
+  args.di_NH = GradInto(dx[3]);
+  args.df_NH = GradInto(dx[4]);
+  Backward(stream, args);
+}
+
 }  // namespace
 
 ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
-                           const Documents& documents, FinalStates final_states, StateLink* link) {
+                           const Documents& documents, FinalStates final_states, StateLink* link,
+                           const Meanwhile& meanwhile) {
   CheckShapes(in, documents);
   CHECK(link == nullptr || !in.initial_state_DHKW.value.defined());
   CHECK(link == nullptr || final_states == FinalStates::kNone);
@@ -110,16 +131,14 @@ ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
       .den_NH = make(saves, {n.tokens, n.heads}, accumulator),
       .states_CHKW = make(saves, state(C), dtype),
       .maxes_CH = make(saves, {C, n.heads}, accumulator)};
-  StateLink::Incoming incoming;
+  const std::vector<Var> inputs = {in.q_NHK, in.k_NHK, in.v_NHV,
+                                   in.i_NH,  in.f_NH,  in.initial_state_DHKW};
+  std::optional<LinkedScan> linked;
   if (link != nullptr) {
-    // Of all this the state from the left alone survives recompute: it is small and was sent.
-    const std::vector<Tensor> kept = tape.Kept([&]() -> std::vector<Tensor> {
-      incoming = link->Receive(tape.stream(), SegmentOf(tape.stream(), args));
-      return {incoming.state_1GKV, incoming.maps, incoming.max_1G, incoming.next_max_1G};
-    });
-    incoming = {kept[0], kept[1], kept[2], kept[3]};
-    args.initial_DHKW = incoming.state_1GKV;
-    args.initial_max_DH = incoming.max_1G;
+    const auto segment = [&] { return SegmentOf(tape.stream(), args); };
+    linked.emplace(tape, *link, "scan_mlstm", inputs, segment, meanwhile);
+    args.initial_DHKW = linked->incoming().state_1GKV;
+    args.initial_max_DH = linked->incoming().max_1G;
   }
   ScanMlstmForward(tape.stream(), args);
   std::vector<Tensor> out = {args.o_NHV};
@@ -130,19 +149,16 @@ ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
                      v = tape.Save(in.v_NHV), i = tape.Save(in.i_NH), f = tape.Save(in.f_NH),
                      initial = tape.Save(in.initial_state_DHKW), initial_max = in.initial_max_DH,
                      scale, documents, o = args.o_NHV, final_max = args.final_max_DH,
-                     den = args.den_NH, states = args.states_CHKW, maxes = args.maxes_CH, incoming,
-                     link](std::span<const Tensor> dy, std::span<GradSlot> dx) {
-    const Tensor dstates = states.on_host()
-                               ? Tensor()
-                               : Tensor::Empty(states.shape(), states.dtype(), states.device());
+                     den = args.den_NH, states = args.states_CHKW, maxes = args.maxes_CH,
+                     linked](std::span<const Tensor> dy, std::span<GradSlot> dx) {
     ScanMlstmBackwardArgs args{
         .q_NHK = q.get(),
         .k_NHK = k.get(),
         .v_NHV = v.get(),
         .i_NH = i.get(),
         .f_NH = f.get(),
-        .initial_DHKW = link != nullptr ? incoming.state_1GKV : initial.get(),
-        .initial_max_DH = link != nullptr ? incoming.max_1G : initial_max,
+        .initial_DHKW = linked ? linked->incoming().state_1GKV : initial.get(),
+        .initial_max_DH = linked ? linked->incoming().max_1G : initial_max,
         .documents = documents,
         .scale = scale,
         .o_NHV = o,
@@ -150,26 +166,23 @@ ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
         .states_CHKW = states,
         .maxes_CH = maxes,
         .do_NHV = dy[0],
-        .dfinal_DHKW = dy.size() > 1 ? dy[1] : Tensor(),
-        .dstates_CHKW = dstates};
-    if (link != nullptr) {
-      args.dinitial_DHKW.to = Tensor::Empty(args.initial_DHKW.shape(), args.initial_DHKW.dtype(),
-                                            args.initial_DHKW.device());
-      ScanMlstmBackward(stream, args);
-      args.dfinal_DHKW = link->OutgoingGradient(stream, args.dinitial_DHKW.to, incoming, final_max);
-      args.dinitial_DHKW = {};
+        .dfinal_DHKW = dy.size() > 1 ? dy[1] : Tensor()};
+    if (!linked) {
+      args.dinitial_DHKW = GradInto(dx[5]);
+      return IntoInputs(stream, args, dx);
     }
-    args.dq_NHK = GradInto(dx[0]);
-    args.dk_NHK = GradInto(dx[1]);
-    args.dv_NHV = GradInto(dx[2]);
-    args.di_NH = GradInto(dx[3]);
-    args.df_NH = GradInto(dx[4]);
-    if (link == nullptr) args.dinitial_DHKW = GradInto(dx[5]);
-    ScanMlstmBackward(stream, args);
+    ScanMlstmBackwardArgs alone = args;
+    alone.dinitial_DHKW.to = linked->EmptyState();
+    Backward(stream, alone);
+    linked->Backward(stream, dx[0], alone.dinitial_DHKW.to, final_max,
+                     [&stream, args](const Tensor& dfinal, std::span<GradSlot> dx) mutable {
+                       args.dfinal_DHKW = dfinal;
+                       IntoInputs(stream, args, dx);
+                     });
   };
-  const std::vector<Var> inputs = {in.q_NHK, in.k_NHK, in.v_NHV,
-                                   in.i_NH,  in.f_NH,  in.initial_state_DHKW};
-  const std::vector<Var> vars = tape.Record(inputs, std::move(out), std::move(node));
+  const std::vector<Var> vars = linked ? linked->Record(tape, std::move(out), std::move(node))
+                                       : tape.Record(inputs, std::move(out), std::move(node));
+  if (!linked) meanwhile();
   return {.o_NHV = vars[0],
           .final_state_DHKW = wants_final ? vars[1] : Var(),
           .final_max_DH = wants_final ? args.final_max_DH : Tensor()};

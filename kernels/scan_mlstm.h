@@ -19,6 +19,7 @@
 #include "core/tape.h"
 #include "kernels/documents.h"
 #include "kernels/kernel.h"
+#include "kernels/linked_scan.h"
 #include "kernels/scan.h"
 
 namespace lt2 {
@@ -69,9 +70,9 @@ struct ScanMlstmOutputs {
   Tensor final_max_DH;
 };
 // Differentiable in every input but the initial m, through o and the final state. The outputs and
-// what the backward needs survive Recompute. `link`: as for ScanDelta.
+// what the backward needs survive Recompute. `link` and `meanwhile`: as for ScanDelta.
 ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
                            const Documents& documents, FinalStates final_states,
-                           StateLink* link = nullptr);
+                           StateLink* link = nullptr, const Meanwhile& meanwhile = Nothing);
 
 }  // namespace lt2

@@ -3,7 +3,8 @@
 namespace lt2 {
 
 ScanOutputs Ssd(Tape& tape, const SsdInputs& in, const SsdParams& params,
-                const Documents& documents, FinalStates final_states, StateLink* link) {
+                const Documents& documents, FinalStates final_states, StateLink* link,
+                const Meanwhile& meanwhile) {
   const StepSizes step = TimeStep(tape, in.a_NH, params.A_log_H, params.dt_bias_H);
   ScanOutputs out = ScanAdditive(tape,
                                  {.q_NHK = in.C_NGK,
@@ -11,7 +12,7 @@ ScanOutputs Ssd(Tape& tape, const SsdInputs& in, const SsdParams& params,
                                   .v_NGV = HeadScale(tape, in.x_NHP, step.dt),
                                   .g_NG = step.g,
                                   .initial_state_DGKV = in.initial_state_DHKP},
-                                 /*scale=*/1, documents, final_states, link);
+                                 /*scale=*/1, documents, final_states, link, meanwhile);
   out.o_NGV = HeadSkip(tape, out.o_NGV, in.x_NHP, params.D_H);
   return out;
 }

@@ -23,7 +23,8 @@ struct SsdParams {
   Param &A_log_H, &D_H, &dt_bias_H;
 };
 ScanOutputs Ssd(Tape& tape, const SsdInputs& in, const SsdParams& params,
-                const Documents& documents, FinalStates final_states, StateLink* link = nullptr);
+                const Documents& documents, FinalStates final_states, StateLink* link = nullptr,
+                const Meanwhile& meanwhile = Nothing);
 
 // One token for each of B sequences; state_BHKP is updated in place. Nothing is recorded.
 Var SsdStep(Tape& tape, const SsdInputs& in, const SsdParams& params, const Tensor& state_BHKP);

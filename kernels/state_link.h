@@ -7,6 +7,7 @@
 // holds the other parts is the link's business: an operator sees tensors.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "core/tensor.h"
@@ -30,12 +31,17 @@ class StateLink {
     // With frames: that of the state, and that of the state the next part begins with.
     Tensor max_1G = {}, next_max_1G = {};
   };
-  virtual Incoming Receive(Stream& stream, const Segment& segment) = 0;
+  // An exchange that was launched; the call waits for it.
+  template <class What>
+  using Arriving = std::function<What()>;
+  // The tensors of `incoming` are there at once, and their numbers when the returned call is done.
+  virtual Arriving<void> Exchange(Stream& stream, const Segment& segment, Incoming* incoming) = 0;
 
-  // dincoming_1GKV: the gradient of S_in with none of S_out. Returns that of S_out, zero where the
+  // dincoming_1GKV: the gradient of S_in with none of S_out. Gives that of S_out, zero where the
   // last document ends here; with frames in `final_max_1G`, that of S_out.
-  virtual Tensor OutgoingGradient(Stream& stream, const Tensor& dincoming_1GKV,
-                                  const Incoming& incoming, const Tensor& final_max_1G = {}) = 0;
+  virtual Arriving<Tensor> ExchangeGradient(Stream& stream, const Tensor& dincoming_1GKV,
+                                            const Incoming& incoming,
+                                            const Tensor& final_max_1G = {}) = 0;
 
   // Unit matrices [1, heads, k, k], made once.
   const Tensor& Unit(int64_t heads, int64_t k, DType dtype, Device device);

@@ -57,6 +57,20 @@ class MetaCommunicator : public Communicator {
   }
 };
 
+// Of a collective on kMeta, where nothing moves.
+class DryWait final : public Completion {
+ public:
+  DryWait(CostLog& log, size_t call) : log_(log), call_(call) {}
+  bool done() const override { return true; }
+  void Wait() override {
+    if (CostLog::Current() == &log_) log_.AddWait(call_);
+  }
+
+ private:
+  CostLog& log_;
+  const size_t call_;
+};
+
 }  // namespace
 
 void HostCompletion::Set() {
@@ -140,8 +154,9 @@ Pending Communicator::Issue(Collective collective) {
     CHECK(collective.x.defined()) << collective.label << " of an undefined tensor";
     if (collective.x.on_meta()) {
       CostLog* const log = size_ > 1 ? CostLog::Current() : nullptr;
-      if (log) log->AddCollective(this, collective.label, BytesSent(collective, rank_, size_));
-      return {};
+      if (log == nullptr) return {};
+      return Pending(std::make_shared<DryWait>(
+          *log, log->AddCollective(this, collective.label, BytesSent(collective, rank_, size_))));
     }
     if (collective.x.on_host()) {
       CHECK(collective.x.dtype() != DType::kBF16) << collective.label << ": no bf16 on the host";

@@ -91,7 +91,7 @@ void StatePassing::Fill(std::span<const int32_t> links) {
   own_links_.Send();
 }
 
-Tensor StatePassing::Gather(std::span<const Tensor> parts, const char* label) {
+StatePassing::Gathering StatePassing::Gather(std::span<const Tensor> parts, const char* label) {
   int64_t elements = 0;
   for (const Tensor& part : parts) elements += part.size();
   const Tensor all = Tensor::Empty({cp_.size(), elements}, parts[0].dtype(), parts[0].device());
@@ -100,54 +100,72 @@ Tensor StatePassing::Gather(std::span<const Tensor> parts, const char* label) {
     all.Flat(at, part.size()).CopyFrom(part);
     at += part.size();
   }
-  cp_.AllGather(all, std::vector<int64_t>(cp_.size(), elements), label);
-  return all;
+  return {all, cp_.AllGatherAsync(all, std::vector<int64_t>(cp_.size(), elements), label)};
 }
 
-StateLink::Incoming StatePassing::Receive(Stream& stream, const Segment& segment) {
-  if (!chain_) return ReceiveGathered(stream, segment);
-  return segment.max_1G.defined() ? ReceiveFramedFromLeft(stream, segment)
-                                  : ReceiveFromLeft(stream, segment);
+StateLink::Incoming StatePassing::EmptyIncoming(const Segment& segment) const {
+  const Tensor &map = segment.map_1GKX, &max = segment.max_1G;
+  Incoming incoming{.state_1GKV = LikeState(segment.state_1GKV), .maps = map};
+  const bool framed = max.defined();
+  if (framed) incoming.max_1G = LikeState(max), incoming.next_max_1G = LikeState(max);
+  if (!chain_ || framed) {
+    const Tensor& row = framed ? max : map;
+    const int64_t rows = chain_ ? 3 : cp_.size();
+    incoming.maps = Tensor::Empty({rows, row.size()}, row.dtype(), row.device());
+  }
+  return incoming;
 }
 
-StateLink::Incoming StatePassing::ReceiveGathered(Stream& stream, const Segment& segment) {
-  const Tensor& state = segment.state_1GKV;
-  Incoming incoming{.state_1GKV = LikeState(state), .maps = {}};
+StateLink::Arriving<void> StatePassing::Exchange(Stream& stream, const Segment& segment,
+                                                 Incoming* incoming) {
+  *incoming = EmptyIncoming(segment);
+  const bool framed = segment.max_1G.defined();
+  if (chain_) {
+    return [this, &stream, segment, framed, to = *incoming] {
+      framed ? ReceiveFramedFromLeft(stream, segment, to) : ReceiveFromLeft(stream, segment, to);
+    };
+  }
+  std::vector<Tensor> parts = {segment.state_1GKV};
+  if (framed) {
+    parts.insert(parts.end(), {segment.max_1G, segment.log_map_1G});
+  } else {
+    parts.push_back(segment.map_1GKX);
+  }
+  return
+      [this, &stream, gathering = Gather(parts, "states to the right"), segment, to = *incoming] {
+        gathering.pending.Wait();
+        FoldGathered(stream, gathering.messages_RX, segment, to);
+      };
+}
+
+void StatePassing::FoldGathered(Stream& stream, const Tensor& messages_RX, const Segment& segment,
+                                const Incoming& incoming) {
   if (segment.max_1G.defined()) {
-    const Tensor& max = segment.max_1G;
-    const Tensor parts =
-        Gather(std::vector<Tensor>{state, max, segment.log_map_1G}, "states to the right");
-    incoming.max_1G = LikeState(max);
-    incoming.next_max_1G = LikeState(max);
-    incoming.maps = Tensor::Empty({cp_.size(), max.size()}, max.dtype(), max.device());
-    StateFoldMax(stream, {.parts_RX = parts,
+    StateFoldMax(stream, {.parts_RX = messages_RX,
                           .links_R = links_.tensor(),
                           .part = cp_.rank(),
                           .out_1GKV = incoming.state_1GKV,
                           .out_max_1G = incoming.max_1G,
                           .next_max_1G = incoming.next_max_1G,
                           .maps_RG = incoming.maps});
-    return incoming;
+    return;
   }
-  const Tensor& map = segment.map_1GKX;
-  const Tensor parts = Gather(std::vector<Tensor>{state, map}, "states to the right");
-  incoming.maps = Tensor::Empty({cp_.size(), map.size()}, map.dtype(), map.device());
+  const Tensor &state = segment.state_1GKV, &map = segment.map_1GKX;
   for (int r = 0; r < cp_.size(); ++r) {
-    const int64_t at = r * parts.dim(1) + state.size();
-    incoming.maps.Rows(r, r + 1).CopyFrom(parts.Flat(at, map.size()));
+    const int64_t at = r * messages_RX.dim(1) + state.size();
+    incoming.maps.Rows(r, r + 1).CopyFrom(messages_RX.Flat(at, map.size()));
   }
-  StateFold(stream, {.states_RX = parts,
+  StateFold(stream, {.states_RX = messages_RX,
                      .maps_RX = incoming.maps,
                      .map = KindOf(incoming.maps, state),
                      .links_R = links_.tensor(),
                      .part = cp_.rank(),
                      .out_1GKV = incoming.state_1GKV});
-  return incoming;
 }
 
-StateLink::Incoming StatePassing::ReceiveFromLeft(Stream& stream, const Segment& segment) {
+void StatePassing::ReceiveFromLeft(Stream& stream, const Segment& segment,
+                                   const Incoming& incoming) {
   const Tensor& own = segment.state_1GKV;
-  const Incoming incoming{.state_1GKV = LikeState(own), .maps = segment.map_1GKX};
   const Tensor outgoing = LikeState(own);
   const bool first = cp_.rank() == 0, last = cp_.rank() + 1 == cp_.size();
   if (first) incoming.state_1GKV.Zero();
@@ -168,10 +186,10 @@ StateLink::Incoming StatePassing::ReceiveFromLeft(Stream& stream, const Segment&
     sent.push_back(cp_.SendAsync(out, cp_.rank() + 1, "state to the right"));
   }
   for (const Pending& send : sent) send.Wait();
-  return incoming;
 }
 
-StateLink::Incoming StatePassing::ReceiveFramedFromLeft(Stream& stream, const Segment& segment) {
+void StatePassing::ReceiveFramedFromLeft(Stream& stream, const Segment& segment,
+                                         const Incoming& incoming) {
   const Tensor &own = segment.state_1GKV, &max = segment.max_1G;
   const int64_t heads = max.size(), size = own.size() + 2 * heads;
   // A state, its frame, and the log of a map, which for what comes from the left is not read.
@@ -181,11 +199,8 @@ StateLink::Incoming StatePassing::ReceiveFramedFromLeft(Stream& stream, const Se
   mine.Flat(own.size(), heads).CopyFrom(max);
   mine.Flat(own.size() + heads, heads).CopyFrom(segment.log_map_1G);
   if (cp_.rank() > 0) cp_.Receive(message, cp_.rank() - 1, "state from the left");
-
-  const Incoming incoming{.state_1GKV = message.Flat(0, own.size()).Reshape(own.shape()),
-                          .maps = Tensor::Empty({3, heads}, own.dtype(), own.device()),
-                          .max_1G = message.Flat(own.size(), heads).Reshape(max.shape()),
-                          .next_max_1G = LikeState(max)};
+  incoming.state_1GKV.CopyFrom(message.Flat(0, own.size()));
+  incoming.max_1G.CopyFrom(message.Flat(own.size(), heads));
   const Tensor next = Tensor::Zeros({size}, own.dtype(), own.device()), unused = LikeState(max);
   StateFoldMax(stream, {.parts_RX = Rows3(message, mine, {}),
                         .links_R = own_links_.tensor(),
@@ -196,24 +211,31 @@ StateLink::Incoming StatePassing::ReceiveFramedFromLeft(Stream& stream, const Se
                         .maps_RG = incoming.maps});
   next.Flat(own.size(), heads).CopyFrom(incoming.next_max_1G);
   if (cp_.rank() + 1 < cp_.size()) cp_.Send(next, cp_.rank() + 1, "state to the right");
-  return incoming;
 }
 
-Tensor StatePassing::OutgoingGradient(Stream& stream, const Tensor& dincoming_1GKV,
-                                      const Incoming& incoming, const Tensor& final_max_1G) {
-  if (chain_) return GradientFromRight(stream, dincoming_1GKV, incoming, final_max_1G);
-  const Tensor out = LikeState(dincoming_1GKV);
-  StateFold(stream,
-            {.states_RX = Gather(std::span(&dincoming_1GKV, 1), "state gradients to the left"),
-             .maps_RX = incoming.maps,
-             .map = KindOf(incoming.maps, dincoming_1GKV),
-             .links_R = links_.tensor(),
-             .part = cp_.rank(),
-             .reverse = true,
-             .from_max_1G = final_max_1G.defined() ? incoming.next_max_1G : Tensor(),
-             .to_max_1G = final_max_1G,
-             .out_1GKV = out});
-  return out;
+StateLink::Arriving<Tensor> StatePassing::ExchangeGradient(Stream& stream,
+                                                           const Tensor& dincoming_1GKV,
+                                                           const Incoming& incoming,
+                                                           const Tensor& final_max_1G) {
+  if (chain_) {
+    return [this, &stream, dincoming_1GKV, incoming, final_max_1G] {
+      return GradientFromRight(stream, dincoming_1GKV, incoming, final_max_1G);
+    };
+  }
+  return [this, &stream, incoming, final_max_1G, out = LikeState(dincoming_1GKV),
+          gathering = Gather(std::span(&dincoming_1GKV, 1), "state gradients to the left")] {
+    gathering.pending.Wait();
+    StateFold(stream, {.states_RX = gathering.messages_RX,
+                       .maps_RX = incoming.maps,
+                       .map = KindOf(incoming.maps, out),
+                       .links_R = links_.tensor(),
+                       .part = cp_.rank(),
+                       .reverse = true,
+                       .from_max_1G = final_max_1G.defined() ? incoming.next_max_1G : Tensor(),
+                       .to_max_1G = final_max_1G,
+                       .out_1GKV = out});
+    return out;
+  };
 }
 
 Tensor StatePassing::GradientFromRight(Stream& stream, const Tensor& dincoming_1GKV,

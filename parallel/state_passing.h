@@ -4,6 +4,8 @@
 // all-gather later each folds those of the ranks before it into its own S_in, in rank order.
 // Backward gathers the gradients of the S_in and folds those of the ranks after it with M^T.
 //
+// The all-gather is under way while a mixer does what needs none of it.
+//
 // kChain: a rank waits for its S_in, makes the next one of it and sends that on; M stays at home.
 // Heads go in blocks, so that all ranks soon work; mLSTM's states go whole. Backward runs the other
 // way, always in blocks.
@@ -41,16 +43,22 @@ class StatePassing final : public StateLink {
   // By rank: PartLink bits.
   void Fill(std::span<const int32_t> links);
 
-  Incoming Receive(Stream& stream, const Segment& segment) override;
-  Tensor OutgoingGradient(Stream& stream, const Tensor& dincoming_1GKV, const Incoming& incoming,
-                          const Tensor& final_max_1G) override;
+  Arriving<void> Exchange(Stream& stream, const Segment& segment, Incoming* incoming) override;
+  Arriving<Tensor> ExchangeGradient(Stream& stream, const Tensor& dincoming_1GKV,
+                                    const Incoming& incoming, const Tensor& final_max_1G) override;
 
  private:
-  // Every rank's message, [ranks, elements], from this rank's parts.
-  Tensor Gather(std::span<const Tensor> parts, const char* label);
-  Incoming ReceiveGathered(Stream& stream, const Segment& segment);
-  Incoming ReceiveFromLeft(Stream& stream, const Segment& segment);
-  Incoming ReceiveFramedFromLeft(Stream& stream, const Segment& segment);
+  // Every rank's message, [ranks, elements], under way.
+  struct Gathering {
+    Tensor messages_RX;
+    Pending pending;
+  };
+  Gathering Gather(std::span<const Tensor> parts, const char* label);
+  Incoming EmptyIncoming(const Segment& segment) const;
+  void FoldGathered(Stream& stream, const Tensor& messages_RX, const Segment& segment,
+                    const Incoming& incoming);
+  void ReceiveFromLeft(Stream& stream, const Segment& segment, const Incoming& incoming);
+  void ReceiveFramedFromLeft(Stream& stream, const Segment& segment, const Incoming& incoming);
   Tensor GradientFromRight(Stream& stream, const Tensor& dincoming_1GKV, const Incoming& incoming,
                            const Tensor& final_max_1G);
 

@@ -89,6 +89,14 @@ Tensor Message(const Tensor& like, int64_t elements) {
       .Flat(0, elements);
 }
 
+// In memory of its own.
+void AddOwn(Stream& stream, const Tensor& own, GradSlot& dx) {
+  if (!dx.wanted()) return;
+  const bool add = dx.accumulate();
+  const Tensor to = dx.to();
+  add ? AccumulateInto(stream, to, own) : to.CopyFrom(own);
+}
+
 std::vector<Tensor> ValuesOf(std::span<const Var> x) {
   std::vector<Tensor> values;
   for (const Var& var : x) values.push_back(var.value);
@@ -97,9 +105,13 @@ std::vector<Tensor> ValuesOf(std::span<const Var> x) {
 
 }  // namespace
 
-std::vector<Var> LeftContext(Tape& tape, std::span<const Var> x, ContextShard& shard,
-                             int64_t reach) {
-  if (shard.cp().in_turn()) return PassContext(tape, x, shard, reach);
+std::vector<Var> LeftContext(Tape& tape, std::span<const Var> x, ContextShard& shard, int64_t reach,
+                             const Meanwhile& meanwhile) {
+  if (shard.cp().in_turn()) {
+    std::vector<Var> passed = PassContext(tape, x, shard, reach);
+    meanwhile();
+    return passed;
+  }
   const int64_t begin = shard.begin(), tokens = shard.tokens(), halo = shard.Halo(reach);
   const auto plan = std::make_shared<const HaloPlan>(shard, reach);
   const auto lent = [plan](int other) { return plan->Read(other, plan->rank()); };
@@ -120,6 +132,8 @@ std::vector<Var> LeftContext(Tape& tape, std::span<const Var> x, ContextShard& s
     pending = cp.AllToAllAsync(send, sent, message, received, "tokens to the right");
     return {message};
   })[0];
+  const UnderWay under_way(tape, x, "left_context");
+  meanwhile();
   std::vector<Tensor> out;
   for (const Tensor& value : values) {
     out.push_back(EmptyLike(value, halo + tokens));
@@ -133,7 +147,8 @@ std::vector<Var> LeftContext(Tape& tape, std::span<const Var> x, ContextShard& s
               });
 
   auto backward = [&stream = tape.stream(), plan, lent, borrowed, sent, received, begin, halo,
-                   tokens, &cp](std::span<const Tensor> dy, std::span<GradSlot> dx) {
+                   tokens, &cp,
+                   under_way](std::span<const Tensor> dy, std::span<GradSlot> launched) {
     const std::vector<Tensor> given(dy.begin(), dy.end());
     for (const Tensor& gradient : given) CHECK(gradient.defined()) << "tokens that nobody reads";
     const Tensor send = Message(given[0], HaloPlan::Sum(received));
@@ -145,25 +160,20 @@ std::vector<Var> LeftContext(Tape& tape, std::span<const Var> x, ContextShard& s
                 });
     const Pending pending =
         cp.AllToAllAsync(send, received, receive, sent, "gradients to the left");
-    for (size_t i = 0; i < given.size(); ++i) {
-      if (!dx[i].wanted()) continue;
-      const Tensor own = given[i].Rows(halo, halo + tokens);
-      const bool add = dx[i].accumulate();
-      const Tensor to = dx[i].to();
-      if (add) {
-        AccumulateInto(stream, to, own);
-      } else {
-        to.CopyFrom(own);
+    under_way.HandOver(launched[0], [&stream, plan, lent, given, receive, pending, begin, halo,
+                                     tokens](std::span<GradSlot> dx) {
+      for (size_t i = 0; i < given.size(); ++i) {
+        AddOwn(stream, given[i].Rows(halo, halo + tokens), dx[i]);
       }
-    }
-    pending.Wait();
-    ForEachPart(
-        *plan, given, lent, receive, [&](size_t i, HaloPlan::Rows rows, const Tensor& part) {
-          if (!dx[i].wanted()) return;
-          AccumulateInto(stream, dx[i].to().Rows(rows.begin - begin, rows.end - begin), part);
-        });
+      pending.Wait();
+      ForEachPart(
+          *plan, given, lent, receive, [&](size_t i, HaloPlan::Rows rows, const Tensor& part) {
+            if (!dx[i].wanted()) return;
+            AccumulateInto(stream, dx[i].to().Rows(rows.begin - begin, rows.end - begin), part);
+          });
+    });
   };
-  return tape.Record(x, std::move(out),
+  return tape.Record({&under_way.launched(), 1}, std::move(out),
                      {.name = "left_context", .input_grad = std::move(backward)});
 }
 

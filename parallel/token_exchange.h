@@ -5,16 +5,16 @@
 #include <span>
 #include <vector>
 
-#include "core/tape.h"
+#include "core/under_way.h"
 #include "parallel/context_shard.h"
 
 namespace lt2 {
 
 // Of each x [N, …], the rows of up to `reach` tokens to the left before the own ones:
 // [Halo(reach) + N, …]. All in one message between a pair of ranks; over several ranks where shards
-// are shorter than `reach`.
-std::vector<Var> LeftContext(Tape& tape, std::span<const Var> x, ContextShard& shard,
-                             int64_t reach);
+// are shorter than `reach`. `meanwhile` is done while rows, and backward gradients, are under way.
+std::vector<Var> LeftContext(Tape& tape, std::span<const Var> x, ContextShard& shard, int64_t reach,
+                             const Meanwhile& meanwhile = Nothing);
 // Only the own rows again: [N, …] from [Halo(reach) + N, …].
 Var OwnTokens(Tape& tape, const Var& x, const ContextShard& shard, int64_t reach);
 

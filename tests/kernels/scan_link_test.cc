@@ -51,7 +51,17 @@ class RowLink final : public StateLink {
   }
   void set_part(int64_t part) { part_ = part; }
 
-  Incoming Receive(Stream& stream, const Segment& segment) override {
+  Arriving<void> Exchange(Stream& stream, const Segment& segment, Incoming* incoming) override {
+    *incoming = Receive(stream, segment);
+    return [] {};
+  }
+  Arriving<Tensor> ExchangeGradient(Stream& stream, const Tensor& dincoming_1GKV, const Incoming&,
+                                    const Tensor& final_max_1G) override {
+    return [out = OutgoingGradient(stream, dincoming_1GKV, final_max_1G)] { return out; };
+  }
+
+ private:
+  Incoming Receive(Stream& stream, const Segment& segment) {
     const Tensor& state = segment.state_1GKV;
     const bool framed = segment.max_1G.defined();
     if (framed) {
@@ -71,8 +81,8 @@ class RowLink final : public StateLink {
     return incoming;
   }
 
-  Tensor OutgoingGradient(Stream& stream, const Tensor& dincoming_1GKV, const Incoming&,
-                          const Tensor& final_max_1G) override {
+  Tensor OutgoingGradient(Stream& stream, const Tensor& dincoming_1GKV,
+                          const Tensor& final_max_1G) {
     Tensor next_max_1G;
     if (final_max_1G.defined()) {
       const Incoming folded = FoldFrames(stream, dincoming_1GKV);
@@ -94,7 +104,6 @@ class RowLink final : public StateLink {
     return out;
   }
 
- private:
   static Tensor Like(const Tensor& x) { return Tensor::Empty(x.shape(), x.dtype(), x.device()); }
 
   // One after the other in the part's row of x, which is made with zeros.

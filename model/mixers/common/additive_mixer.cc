@@ -55,19 +55,21 @@ AdditiveMixer::AdditiveMixer(const Options& o, const MixerSite& site, bool norm)
 
 AdditiveMixer::Heads AdditiveMixer::Project(Tape& tape, const Var& x_ND,
                                             const RecurrentRun& run) const {
-  const auto heads = [&](const Convolved& part, int64_t width, State tail) {
-    return ByHeads(part(tape, x_ND, run, /*silu=*/true, tail), width);
+  const auto heads = [&](const Convolved& part, int64_t width, State tail,
+                         const Meanwhile& meanwhile = Nothing) {
+    return ByHeads(part(tape, x_ND, run, /*silu=*/true, tail, meanwhile), width);
   };
-  return {.q = heads(q_, options_.head.k, kQueryTail),
-          .k = heads(k_, options_.head.k, kKeyTail),
-          .v = heads(v_, options_.head.v, kValueTail)};
+  Heads all;
+  const auto values = [&] { all.v = heads(v_, options_.head.v, kValueTail); };
+  const auto keys = [&] { all.k = heads(k_, options_.head.k, kKeyTail, values); };
+  all.q = heads(q_, options_.head.k, kQueryTail, keys);
+  return all;
 }
 
-Var AdditiveMixer::SwishGated(Tape& tape, const Var& o_NHV, const Var& x_ND, Param& g_proj) const {
-  const Var gate = Linear(tape, x_ND, g_proj);
+Var AdditiveMixer::SwishGated(Tape& tape, const Var& o_NHV, const Var& gate_NC) const {
   return Linear(
       tape,
-      GatedRmsNorm(tape, FlatHeads(o_NHV), gate, *o_norm_, options_.norm_eps, GateKind::kSwish),
+      GatedRmsNorm(tape, FlatHeads(o_NHV), gate_NC, *o_norm_, options_.norm_eps, GateKind::kSwish),
       o_proj_);
 }
 

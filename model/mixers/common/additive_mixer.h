@@ -39,8 +39,8 @@ class AdditiveMixer : public RecurrentMixer {
   static Var ForEachQuery(Tape& tape, const Var& x_NHK, const Heads& heads) {
     return RepeatHeads(tape, x_NHK, heads.q.value.dim(1));
   }
-  // W_o (RMSNorm_{d_v}(o) ⊙ silu(W_g u)): retnet and gla.
-  Var SwishGated(Tape& tape, const Var& o_NHV, const Var& x_ND, Param& g_proj) const;
+  // W_o (RMSNorm_{d_v}(o) ⊙ silu(gate)): retnet and gla.
+  Var SwishGated(Tape& tape, const Var& o_NHV, const Var& gate_NC) const;
   // Of what the mixer computes beyond q, k, v, the scan and W_o, per token.
   virtual double MoreFlops() const = 0;
 

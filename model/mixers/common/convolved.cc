@@ -22,9 +22,11 @@ Convolved::Convolved(const MixerSite& site, const std::string& name, int64_t hea
 Var Convolved::Project(Tape& tape, const Var& x_ND) const { return Linear(tape, x_ND, proj_); }
 
 Var Convolved::operator()(Tape& tape, const Var& x_ND, const RecurrentRun& run, bool silu,
-                          int entry) const {
+                          int entry, const Meanwhile& meanwhile) const {
   const Var x = Project(tape, x_ND);
-  return conv_ == nullptr ? x : run.Conv(tape, x, *conv_, bias_, silu, entry);
+  if (conv_ != nullptr) return run.Conv(tape, x, *conv_, bias_, silu, entry, meanwhile);
+  meanwhile();
+  return x;
 }
 
 void Convolved::AddState(int64_t sequences, DType dtype, std::vector<StateEntry>* spec) const {

@@ -21,7 +21,9 @@ class Convolved {
             int64_t width, Conv conv);
 
   // [N, width] -> [N, channels]; silu: behind the convolution alone. entry: of its tail.
-  Var operator()(Tape& tape, const Var& x_ND, const RecurrentRun& run, bool silu, int entry) const;
+  // meanwhile: RecurrentRun's, of the convolution.
+  Var operator()(Tape& tape, const Var& x_ND, const RecurrentRun& run, bool silu, int entry,
+                 const Meanwhile& meanwhile = Nothing) const;
   // For what takes projection and convolution apart: [N, width] -> [N, channels], and the filter of
   // a plain one.
   Var Project(Tape& tape, const Var& x_ND) const;

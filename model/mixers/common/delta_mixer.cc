@@ -86,29 +86,35 @@ DeltaMixer::Gates DeltaMixer::MakeGates(Tape& tape, const Var& x_ND) {
           .decay = decay};
 }
 
-Var DeltaMixer::SwishGatedNorm(Tape& tape, const Var& o_NGV, const Var& x_ND, Param* g_proj) {
-  if (g_proj == nullptr) return FlatHeads(RmsNorm(tape, o_NGV, o_norm_, options_.norm_eps));
-  return GatedRmsNorm(tape, FlatHeads(o_NGV), Linear(tape, x_ND, *g_proj), o_norm_,
-                      options_.norm_eps, GateKind::kSwish);
+Var DeltaMixer::GatedOutput(Tape& tape, const Var& o_NGV, const Var& gate_NC) {
+  if (!gate_NC.value.defined()) {
+    return FlatHeads(RmsNorm(tape, o_NGV, o_norm_, options_.norm_eps));
+  }
+  return GatedRmsNorm(tape, FlatHeads(o_NGV), gate_NC, o_norm_, options_.norm_eps,
+                      GateKind::kSwish);
 }
 
 std::array<Var, kQkv> DeltaMixer::QueriesKeysValues(Tape& tape, const Var& x_ND,
-                                                    const RecurrentRun& run) {
+                                                    const RecurrentRun& run,
+                                                    const Meanwhile& meanwhile) {
   const std::array<Var, kQkv> x = {q_.Project(tape, x_ND), k_.Project(tape, x_ND),
                                    v_.Project(tape, x_ND)};
   if (options_.conv) {
     return run.Conv(tape, x, {q_.filter(), k_.filter(), v_.filter()}, options_.head_dim, kL2Eps,
-                    kQueryTail);
+                    kQueryTail, meanwhile);
   }
   const auto normed = [&](const Var& part) {
     return L2Norm(tape, Silu(tape, part), options_.head_dim, kL2Eps);
   };
-  return {normed(x[0]), normed(x[1]), Silu(tape, x[2])};
+  const std::array<Var, kQkv> y = {normed(x[0]), normed(x[1]), Silu(tape, x[2])};
+  meanwhile();
+  return y;
 }
 
 Var DeltaMixer::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
-  const auto [q, k, v] = QueriesKeysValues(tape, x_ND, run);
-  const Gates gates = MakeGates(tape, x_ND);
+  Gates gates;
+  const auto [q, k, v] = QueriesKeysValues(tape, x_ND, run, [&] { gates = MakeGates(tape, x_ND); });
+  Var output_gate;
   const Var o = run.Scan(tape,
                          ScanDeltaInputs{.q_NHK = ByHeads(q, options_.head_dim),
                                          .k_NHK = ByHeads(k, options_.head_dim),
@@ -117,8 +123,8 @@ Var DeltaMixer::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
                                          .g_NGK = gates.decay.g_NGK,
                                          .beta_NG = gates.beta_NG,
                                          .initial_state_DGKV = {}},
-                         scale_, kScanState);
-  return Linear(tape, GatedOutput(tape, o, x_ND), o_proj_);
+                         scale_, kScanState, [&] { output_gate = OutputGate(tape, x_ND); });
+  return Linear(tape, GatedOutput(tape, o, output_gate), o_proj_);
 }
 
 std::vector<StateEntry> DeltaMixer::StateSpec(int64_t sequences, int64_t /*capacity*/,

@@ -41,13 +41,13 @@ class DeltaMixer : public RecurrentMixer {
   virtual LogDecay Decay(Tape& tape, const Var& x_ND, const Var& a_NG) = 0;
   // A weight [v_heads, width] that projects together with W_b; null: the decay needs none.
   virtual Param* DecayProjection() { return nullptr; }
-  // From the scan's output [N, v_heads, v_dim] to what W_o sees, [N, v_heads · v_dim].
-  virtual Var GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) = 0;
+  // What gates the scan's output, of tokens x_ND; undefined: nothing does.
+  virtual Var OutputGate(Tape& tape, const Var& x_ND) = 0;
+  // From the scan's output [N, v_heads, v_dim] to what W_o sees, [N, v_heads · v_dim]: RMSNorm per
+  // value head, times the swish of the gate where there is one.
+  virtual Var GatedOutput(Tape& tape, const Var& o_NGV, const Var& gate_NC);
   // Of what the functions above project, per token.
   virtual double GateFlops() const = 0;
-
-  // RMSNorm per value head, times swish(W_g u) where there is a gate: deltanet and gdn.
-  Var SwishGatedNorm(Tape& tape, const Var& o_NGV, const Var& x_ND, Param* g_proj);
 
   // heads (model.heads), v_heads (heads), conv = true, allow_neg_eigval = false, norm_eps = 1e-5;
   // no gate.
@@ -70,7 +70,8 @@ class DeltaMixer : public RecurrentMixer {
     LogDecay decay;
   };
   Gates MakeGates(Tape& tape, const Var& x_ND);
-  std::array<Var, kQkv> QueriesKeysValues(Tape& tape, const Var& x_ND, const RecurrentRun& run);
+  std::array<Var, kQkv> QueriesKeysValues(Tape& tape, const Var& x_ND, const RecurrentRun& run,
+                                          const Meanwhile& meanwhile);
 
   const double scale_;
   const Convolved q_, k_, v_;

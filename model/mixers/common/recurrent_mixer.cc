@@ -13,9 +13,11 @@ Var RecurrentRun::Finish(const ScanOutputs& out, int entry) const {
   return out.o_NGV;
 }
 
-Var RecurrentRun::Scan(Tape& tape, const ScanAdditiveInputs& in, double scale, int entry) const {
+Var RecurrentRun::Scan(Tape& tape, const ScanAdditiveInputs& in, double scale, int entry,
+                       const Meanwhile& meanwhile) const {
   if (documents_ != nullptr) {
-    return Finish(ScanAdditive(tape, in, scale, *documents_, final_states(), link()), entry);
+    return Finish(ScanAdditive(tape, in, scale, *documents_, final_states(), link(), meanwhile),
+                  entry);
   }
   const Tensor& v = in.v_NGV.value;
   const Tensor o = Tensor::Empty(v.shape(), v.dtype(), v.device());
@@ -28,12 +30,15 @@ Var RecurrentRun::Scan(Tape& tape, const ScanAdditiveInputs& in, double scale, i
                                    .state_BGKV = (*state_)[entry],
                                    .scale = scale,
                                    .o_BGV = o});
+  meanwhile();
   return tape.Input(o);
 }
 
-Var RecurrentRun::Scan(Tape& tape, const ScanDeltaInputs& in, double scale, int entry) const {
+Var RecurrentRun::Scan(Tape& tape, const ScanDeltaInputs& in, double scale, int entry,
+                       const Meanwhile& meanwhile) const {
   if (documents_ != nullptr) {
-    return Finish(ScanDelta(tape, in, scale, *documents_, final_states(), link()), entry);
+    return Finish(ScanDelta(tape, in, scale, *documents_, final_states(), link(), meanwhile),
+                  entry);
   }
   const Tensor& v = in.v_NGV.value;
   const Tensor o = Tensor::Empty(v.shape(), v.dtype(), v.device());
@@ -46,12 +51,15 @@ Var RecurrentRun::Scan(Tape& tape, const ScanDeltaInputs& in, double scale, int 
                                 .state_BGKV = (*state_)[entry],
                                 .scale = scale,
                                 .o_BGV = o});
+  meanwhile();
   return tape.Input(o);
 }
 
-Var RecurrentRun::Scan(Tape& tape, const ScanMlstmInputs& in, double scale, int entry) const {
+Var RecurrentRun::Scan(Tape& tape, const ScanMlstmInputs& in, double scale, int entry,
+                       const Meanwhile& meanwhile) const {
   if (documents_ != nullptr) {
-    const ScanMlstmOutputs out = ScanMlstm(tape, in, scale, *documents_, final_states(), link());
+    const ScanMlstmOutputs out =
+        ScanMlstm(tape, in, scale, *documents_, final_states(), link(), meanwhile);
     if (state_ != nullptr) {
       (*state_)[entry].CopyFrom(out.final_state_DHKW.value);
       (*state_)[entry + 1].CopyFrom(out.final_max_DH);
@@ -69,12 +77,18 @@ Var RecurrentRun::Scan(Tape& tape, const ScanMlstmInputs& in, double scale, int 
                                 .max_BH = (*state_)[entry + 1],
                                 .scale = scale,
                                 .o_BHV = o});
+  meanwhile();
   return tape.Input(o);
 }
 
-Var RecurrentRun::Scan(Tape& tape, const SsdInputs& in, const SsdParams& params, int entry) const {
-  if (documents_ == nullptr) return SsdStep(tape, in, params, (*state_)[entry]);
-  return Finish(Ssd(tape, in, params, *documents_, final_states(), link()), entry);
+Var RecurrentRun::Scan(Tape& tape, const SsdInputs& in, const SsdParams& params, int entry,
+                       const Meanwhile& meanwhile) const {
+  if (documents_ == nullptr) {
+    const Var o = SsdStep(tape, in, params, (*state_)[entry]);
+    meanwhile();
+    return o;
+  }
+  return Finish(Ssd(tape, in, params, *documents_, final_states(), link(), meanwhile), entry);
 }
 
 void RecurrentRun::RememberTail(Tape& tape, const Var& x_NC, int entry) const {
@@ -84,7 +98,7 @@ void RecurrentRun::RememberTail(Tape& tape, const Var& x_NC, int entry) const {
 }
 
 Var RecurrentRun::Conv(Tape& tape, const Var& x_NC, Param& w_CW, Param* bias_C, bool silu,
-                       int entry) const {
+                       int entry, const Meanwhile& meanwhile) const {
   if (documents_ == nullptr) {
     const Tensor y = Tensor::Empty(x_NC.shape(), x_NC.value.dtype(), x_NC.value.device());
     ShortConvStep(tape.stream(), {.x_BC = x_NC.value,
@@ -93,28 +107,34 @@ Var RecurrentRun::Conv(Tape& tape, const Var& x_NC, Param& w_CW, Param* bias_C, 
                                   .silu = silu,
                                   .tail_BPC = (*state_)[entry],
                                   .y_BC = y});
+    meanwhile();
     return tape.Input(y);
   }
   RememberTail(tape, x_NC, entry);
   const int64_t reach = w_CW.value.dim(1) - 1;
   if (shard_ == nullptr || reach == 0) {
-    return ShortConv(tape, x_NC, w_CW, bias_C, silu, *documents_);
+    const Var y = ShortConv(tape, x_NC, w_CW, bias_C, silu, *documents_);
+    meanwhile();
+    return y;
   }
-  const Var context = LeftContext(tape, std::span(&x_NC, 1), *shard_, reach)[0];
+  const Var context = LeftContext(tape, std::span(&x_NC, 1), *shard_, reach, meanwhile)[0];
   const Var y = ShortConv(tape, context, w_CW, bias_C, silu, shard_->context(reach));
   return OwnTokens(tape, y, *shard_, reach);
 }
 
 std::array<Var, kQkv> RecurrentRun::Conv(Tape& tape, const std::array<Var, kQkv>& x_NC,
                                          const std::array<Param*, kQkv>& w_CW, int64_t head_dim,
-                                         double eps, int first_entry) const {
+                                         double eps, int first_entry,
+                                         const Meanwhile& meanwhile) const {
   if (documents_ != nullptr) {
     for (int p = 0; p < kQkv; ++p) RememberTail(tape, x_NC[p], first_entry + p);
     const int64_t reach = w_CW[0]->value.dim(1) - 1;
     if (shard_ == nullptr || reach == 0) {
-      return QkvConv(tape, x_NC, w_CW, head_dim, eps, *documents_);
+      const std::array<Var, kQkv> y = QkvConv(tape, x_NC, w_CW, head_dim, eps, *documents_);
+      meanwhile();
+      return y;
     }
-    const std::vector<Var> context = LeftContext(tape, x_NC, *shard_, reach);
+    const std::vector<Var> context = LeftContext(tape, x_NC, *shard_, reach, meanwhile);
     std::array<Var, kQkv> y = QkvConv(tape, {context[0], context[1], context[2]}, w_CW, head_dim,
                                       eps, shard_->context(reach));
     for (Var& part : y) part = OwnTokens(tape, part, *shard_, reach);
@@ -123,7 +143,10 @@ std::array<Var, kQkv> RecurrentRun::Conv(Tape& tape, const std::array<Var, kQkv>
   const auto step = [&](int p) {
     return Conv(tape, x_NC[p], *w_CW[p], nullptr, /*silu=*/true, first_entry + p);
   };
-  return {L2Norm(tape, step(0), head_dim, eps), L2Norm(tape, step(1), head_dim, eps), step(2)};
+  const std::array<Var, kQkv> y = {L2Norm(tape, step(0), head_dim, eps),
+                                   L2Norm(tape, step(1), head_dim, eps), step(2)};
+  meanwhile();
+  return y;
 }
 
 Var RecurrentRun::Normed(Tape& tape, const Var& x_NC, Param& w_C, double eps,

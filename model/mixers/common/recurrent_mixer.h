@@ -30,18 +30,26 @@ class RecurrentRun {
   int64_t FirstHead(int64_t here) const { return heads_ != nullptr ? heads_->rank() * here : 0; }
   // x [N, channels of the heads here], normed in `groups` groups of the channels of all heads.
   Var Normed(Tape& tape, const Var& x_NC, Param& w_C, double eps, int64_t groups = 1) const;
+  // What these wait for, of ranks that hold other tokens, hides behind `meanwhile`, which needs
+  // nothing of theirs and is done once in any case; the order of gradients' sums stays the same.
+  //
   // Each from the empty state, or one token on from the remembered one.
-  Var Scan(Tape& tape, const ScanAdditiveInputs& in, double scale, int entry) const;
-  Var Scan(Tape& tape, const ScanDeltaInputs& in, double scale, int entry) const;
+  Var Scan(Tape& tape, const ScanAdditiveInputs& in, double scale, int entry,
+           const Meanwhile& meanwhile = Nothing) const;
+  Var Scan(Tape& tape, const ScanDeltaInputs& in, double scale, int entry,
+           const Meanwhile& meanwhile = Nothing) const;
   // Remembers its state and, in the next entry, its largest log-weight.
-  Var Scan(Tape& tape, const ScanMlstmInputs& in, double scale, int entry) const;
-  Var Scan(Tape& tape, const SsdInputs& in, const SsdParams& params, int entry) const;
-  Var Conv(Tape& tape, const Var& x_NC, Param& w_CW, Param* bias_C, bool silu, int entry) const;
+  Var Scan(Tape& tape, const ScanMlstmInputs& in, double scale, int entry,
+           const Meanwhile& meanwhile = Nothing) const;
+  Var Scan(Tape& tape, const SsdInputs& in, const SsdParams& params, int entry,
+           const Meanwhile& meanwhile = Nothing) const;
+  Var Conv(Tape& tape, const Var& x_NC, Param& w_CW, Param* bias_C, bool silu, int entry,
+           const Meanwhile& meanwhile = Nothing) const;
   // Of queries, keys and values, whose tails are entries that follow each other
   // (kernels/qkv_conv.h).
   std::array<Var, kQkv> Conv(Tape& tape, const std::array<Var, kQkv>& x_NC,
                              const std::array<Param*, kQkv>& w_CW, int64_t head_dim, double eps,
-                             int first_entry) const;
+                             int first_entry, const Meanwhile& meanwhile = Nothing) const;
 
  private:
   StateLink* link() const { return shard_ != nullptr ? &shard_->link() : nullptr; }

@@ -1,5 +1,6 @@
 #include "model/mixers/deltanet/deltanet.h"
 
+#include "kernels/linear.h"
 #include "model/init.h"
 #include "model/mixers/common/head_widths.h"
 #include "model/mixers/common/scan_limits.h"
@@ -26,8 +27,8 @@ DeltaNet::DeltaNet(const Options& options, const MixerSite& site) : DeltaMixer(o
   }
 }
 
-Var DeltaNet::GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) {
-  return SwishGatedNorm(tape, o_NGV, x_ND, g_proj_);
+Var DeltaNet::OutputGate(Tape& tape, const Var& x_ND) {
+  return g_proj_ == nullptr ? Var() : Linear(tape, x_ND, *g_proj_);
 }
 
 double DeltaNet::GateFlops() const {

@@ -24,7 +24,7 @@ class DeltaNet : public DeltaMixer {
 
  private:
   LogDecay Decay(Tape&, const Var&, const Var&) override { return {}; }
-  Var GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) override;
+  Var OutputGate(Tape& tape, const Var& x_ND) override;
   double GateFlops() const override;
 
   Param* g_proj_ = nullptr;

@@ -1,6 +1,7 @@
 #include "model/mixers/gdn/gdn.h"
 
 #include "kernels/decay_gate.h"
+#include "kernels/linear.h"
 #include "model/init.h"
 
 namespace lt2 {
@@ -36,8 +37,8 @@ DeltaMixer::LogDecay GatedDeltaNet::Decay(Tape& tape, const Var& /*x_ND*/, const
   return {.g_NG = DecayGate(tape, a_NG, A_log_, dt_bias_)};
 }
 
-Var GatedDeltaNet::GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) {
-  return SwishGatedNorm(tape, o_NGV, x_ND, g_proj_);
+Var GatedDeltaNet::OutputGate(Tape& tape, const Var& x_ND) {
+  return g_proj_ == nullptr ? Var() : Linear(tape, x_ND, *g_proj_);
 }
 
 double GatedDeltaNet::GateFlops() const {

@@ -25,7 +25,7 @@ class GatedDeltaNet : public DeltaMixer {
  private:
   LogDecay Decay(Tape& tape, const Var& x_ND, const Var& a_NG) override;
   Param* DecayProjection() override { return &a_proj_; }
-  Var GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) override;
+  Var OutputGate(Tape& tape, const Var& x_ND) override;
   double GateFlops() const override;
 
   Param &a_proj_, &A_log_, &dt_bias_;

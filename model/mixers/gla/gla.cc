@@ -36,13 +36,14 @@ Var GatedLinearAttention::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& r
   const Var logits =
       AddBias(tape, Linear(tape, Linear(tape, x_ND, gate_down_), gate_up_), gate_bias_);
   const Var g = ByHeads(LogSigmoid(tape, logits, 1 / gate_divisor_), options_.head.k);
+  Var gate;
   const Var o = run.Scan(tape,
                          ScanAdditiveInputs{.q_NHK = heads.q,
                                             .k_NHK = ForEachQuery(tape, heads.k, heads),
                                             .v_NGV = ForEachQuery(tape, heads.v, heads),
                                             .g_NGK = ForEachQuery(tape, g, heads)},
-                         scale(), /*entry=*/0);
-  return SwishGated(tape, o, x_ND, g_proj_);
+                         scale(), /*entry=*/0, [&] { gate = Linear(tape, x_ND, g_proj_); });
+  return SwishGated(tape, o, gate);
 }
 
 double GatedLinearAttention::MoreFlops() const {

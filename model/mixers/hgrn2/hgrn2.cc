@@ -72,18 +72,21 @@ Var Hgrn2::Bound(Tape& tape, const Tensor& f_NC) {
 
 Var Hgrn2::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
   const auto by_heads = [&](const Var& x) { return ByHeads(x, options_.head_dim()); };
-  const auto projected = [&](const Convolved& part, State tail) {
-    return part(tape, x_ND, run, /*silu=*/false, tail);
+  const auto projected = [&](const Convolved& part, State tail,
+                             const Meanwhile& meanwhile = Nothing) {
+    return part(tape, x_ND, run, /*silu=*/false, tail, meanwhile);
   };
-  const Var f = projected(f_, kForgetTail);
+  Var q, i;
+  const auto inputs = [&] { i = projected(i_, kInputTail); };
+  const auto queries = [&] { q = projected(q_, kQueryTail, inputs); };
+  const Var f = projected(f_, kForgetTail, queries);
   const HgrnGates gates = HgrnGate(tape, f, Bound(tape, f.value));
-  const Var o =
-      run.Scan(tape,
-               ScanAdditiveInputs{.q_NHK = by_heads(Silu(tape, projected(q_, kQueryTail))),
-                                  .k_NHK = by_heads(gates.k_ND),
-                                  .v_NGV = by_heads(projected(i_, kInputTail)),
-                                  .g_NGK = by_heads(gates.g_ND)},
-               1 / std::sqrt(static_cast<double>(options_.head_dim())), kScanState);
+  const Var o = run.Scan(tape,
+                         ScanAdditiveInputs{.q_NHK = by_heads(Silu(tape, q)),
+                                            .k_NHK = by_heads(gates.k_ND),
+                                            .v_NGV = by_heads(i),
+                                            .g_NGK = by_heads(gates.g_ND)},
+                         1 / std::sqrt(static_cast<double>(options_.head_dim())), kScanState);
   return Linear(tape, run.Normed(tape, FlatHeads(o), o_norm_, options_.norm_eps), o_proj_);
 }
 

@@ -56,10 +56,14 @@ DeltaMixer::LogDecay KimiDeltaAttention::Decay(Tape& tape, const Var& x_ND, cons
   return {.g_NGK = ByHeads(DecayGate(tape, f, A_log_, dt_bias_), options_.head_dim)};
 }
 
-Var KimiDeltaAttention::GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) {
-  Var gate = Linear(tape, g_down_ == nullptr ? x_ND : Linear(tape, x_ND, *g_down_), *g_up_);
-  if (g_bias_ != nullptr) gate = AddBias(tape, gate, *g_bias_);
-  return GatedRmsNorm(tape, FlatHeads(o_NGV), gate, o_norm_, options_.norm_eps, GateKind::kSigmoid);
+Var KimiDeltaAttention::OutputGate(Tape& tape, const Var& x_ND) {
+  const Var gate = Linear(tape, g_down_ == nullptr ? x_ND : Linear(tape, x_ND, *g_down_), *g_up_);
+  return g_bias_ == nullptr ? gate : AddBias(tape, gate, *g_bias_);
+}
+
+Var KimiDeltaAttention::GatedOutput(Tape& tape, const Var& o_NGV, const Var& gate_NC) {
+  return GatedRmsNorm(tape, FlatHeads(o_NGV), gate_NC, o_norm_, options_.norm_eps,
+                      GateKind::kSigmoid);
 }
 
 double KimiDeltaAttention::GateFlops() const {

@@ -32,7 +32,8 @@ class KimiDeltaAttention : public DeltaMixer {
 
  private:
   LogDecay Decay(Tape& tape, const Var& x_ND, const Var& a_NG) override;
-  Var GatedOutput(Tape& tape, const Var& o_NGV, const Var& x_ND) override;
+  Var OutputGate(Tape& tape, const Var& x_ND) override;
+  Var GatedOutput(Tape& tape, const Var& o_NGV, const Var& gate_NC) override;
   double GateFlops() const override;
 
   Param &f_down_, &f_up_, &A_log_, &dt_bias_;

@@ -70,17 +70,21 @@ Mamba2::Mamba2(const Options& options, const MixerSite& site)
                              site.Columns(options.heads))) {}
 
 Var Mamba2::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
-  const auto convolved = [&](const Convolved& part, int64_t channels, State tail) {
-    return ByHeads(part(tape, x_ND, run, /*silu=*/true, tail), channels);
+  const auto convolved = [&](const Convolved& part, int64_t channels, State tail,
+                             const Meanwhile& meanwhile = Nothing) {
+    return ByHeads(part(tape, x_ND, run, /*silu=*/true, tail, meanwhile), channels);
   };
-  const Var o =
-      run.Scan(tape,
-               SsdInputs{.x_NHP = convolved(x_, options_.head_dim, kTailX),
-                         .a_NH = Linear(tape, x_ND, dt_proj_),
-                         .B_NGK = convolved(B_, options_.state_dim, kTailB),
-                         .C_NGK = convolved(C_, options_.state_dim, kTailC)},
-               SsdParams{.A_log_H = A_log_, .D_H = D_, .dt_bias_H = dt_bias_}, kScanState);
-  const Var gated = SwiGlu(tape, Linear(tape, x_ND, z_proj_), FlatHeads(o));
+  SsdInputs in;
+  Var z;
+  const auto project_C = [&] { in.C_NGK = convolved(C_, options_.state_dim, kTailC); };
+  const auto project_others = [&] {
+    in.a_NH = Linear(tape, x_ND, dt_proj_);
+    in.B_NGK = convolved(B_, options_.state_dim, kTailB, project_C);
+  };
+  in.x_NHP = convolved(x_, options_.head_dim, kTailX, project_others);
+  const Var o = run.Scan(tape, in, SsdParams{.A_log_H = A_log_, .D_H = D_, .dt_bias_H = dt_bias_},
+                         kScanState, [&] { z = Linear(tape, x_ND, z_proj_); });
+  const Var gated = SwiGlu(tape, z, FlatHeads(o));
   const Var normed = run.Normed(tape, gated, o_norm_, options_.norm_eps, options_.groups);
   return Linear(tape, normed, o_proj_);
 }

@@ -111,6 +111,7 @@ Var Mlstm::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
   const Var k = RepeatHeads(tape, projected(k_, options_.head_dim), heads);
   const Var v = RepeatHeads(tape, projected(v_, options_.v_dim), heads);
   const std::vector<Var> gates = NarrowLinear(tape, x_ND, {&f_.weight, &i_.weight});
+  Var gate;
   const Var o =
       run.Scan(tape,
                ScanMlstmInputs{.q_NHK = q,
@@ -119,9 +120,10 @@ Var Mlstm::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
                                .i_NH = SoftCap(tape, gates[1], i_.bias, options_.soft_cap),
                                .f_NH = SoftCap(tape, gates[0], f_.bias, options_.soft_cap),
                                .initial_state_DHKW = {}},
-               1 / std::sqrt(static_cast<double>(options_.head_dim)), /*entry=*/0);
+               1 / std::sqrt(static_cast<double>(options_.head_dim)), /*entry=*/0,
+               [&] { gate = Linear(tape, x_ND, o_gate_); });
   const Var normed = LayerNorm(tape, FlatHeads(o), norm_, options_.v_dim, options_.norm_eps);
-  return Linear(tape, SigmoidGate(tape, normed, Linear(tape, x_ND, o_gate_)), out_);
+  return Linear(tape, SigmoidGate(tape, normed, gate), out_);
 }
 
 std::vector<StateEntry> Mlstm::StateSpec(int64_t sequences, int64_t /*capacity*/,

@@ -4,6 +4,7 @@
 
 #include "core/config_range.h"
 #include "core/strings.h"
+#include "kernels/linear.h"
 #include "model/init.h"
 
 namespace lt2 {
@@ -43,6 +44,7 @@ Var RetNet::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
   const Heads heads = Project(tape, x_ND, run);
   const int64_t count = heads.q.value.dim(1), first = run.FirstHead(count);
   const Tensor& log_gamma = log_gamma_.On(x_ND.value.device(), x_ND.value.dtype());
+  Var gate;
   const Var o =
       run.Scan(tape,
                ScanAdditiveInputs{
@@ -51,8 +53,8 @@ Var RetNet::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
                    .v_NGV = ForEachQuery(tape, heads.v, heads),
                    .g_NG = {},
                    .log_gamma_G = log_gamma.Rows(first, first + count)},
-               scale(), /*entry=*/0);
-  return SwishGated(tape, o, x_ND, g_proj_);
+               scale(), /*entry=*/0, [&] { gate = Linear(tape, x_ND, g_proj_); });
+  return SwishGated(tape, o, gate);
 }
 
 double RetNet::MoreFlops() const { return 2 * static_cast<double>(options_.width * values()); }
