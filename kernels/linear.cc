@@ -1,5 +1,7 @@
 #include "kernels/linear.h"
 
+#include <memory>
+
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 
@@ -46,6 +48,38 @@ Var Linear(Tape& tape, Var x, Param& w) {
                             InputGradient(stream, dy[0], w, dx[0]);
                           },
                       .weight_grad = WeightGradient(stream, w, tape.Save(x))});
+}
+
+Var LinearSum(Tape& tape, const Var& x, Param& w, RowSums* sums) {
+  if (sums == nullptr) return Linear(tape, x, w);
+  CHECK(x.shape().rank() == 2 && w.value.shape().rank() == 2) << w.spec.name;
+  Stream& stream = tape.stream();
+  const Tensor y = tape.Kept([&]() -> std::vector<Tensor> {
+    const auto multiply = [&](int64_t begin, int64_t end, const Tensor& to) {
+      Gemm(stream, {.a = x.value.Rows(begin, end), .b = w.value, .c = to, .transpose_b = true});
+    };
+    return {sums->SumRows(w.value.dim(0), x.value, multiply)};
+  })[0];
+  const auto all = std::make_shared<Tensor>();  // gradients of all rows, from input to weights
+  return tape.Record(
+      {x}, y,
+      {.name = "linear",
+       .params = {&w},
+       .input_grad =
+           [&stream, &w, sums, all](std::span<const Tensor> dy, std::span<GradSlot> dx) {
+             const bool accumulate = dx[0].accumulate();
+             const Tensor to = dx[0].to();
+             *all = sums->GatherRows(dy[0], [&](int64_t begin, int64_t end, const Tensor& rows) {
+               if (!to.defined()) return;
+               Gemm(stream,
+                    {.a = rows, .b = w.value, .c = to.Rows(begin, end), .accumulate = accumulate});
+             });
+           },
+       .weight_grad =
+           [all, weights = WeightGradient(stream, w, tape.Save(x))](std::span<const Tensor>) {
+             weights(std::span(all.get(), 1));
+             *all = {};
+           }});
 }
 
 Var LinearPlus(Tape& tape, Var residual, Var x, Param& w) {

@@ -131,15 +131,19 @@ Projected Project(Tape& tape, const Var& x, Param& w_gate, Param& w_up) {
   return {.gate = std::move(out[0]), .up = std::move(out[1]), .hidden = made[2]};
 }
 
-}  // namespace
-
-Var SwiGluFfn(Tape& tape, const Var& x, Param& w_gate, Param& w_up, Param& w_down,
-              const Var* residual) {
+void CheckShapes(const Param& w_gate, const Param& w_up, const Param& w_down) {
   CHECK_EQ(w_gate.value.shape(), w_up.value.shape()) << w_gate.spec.name;
   CHECK(w_gate.value.shape().rank() == 2 && w_down.value.shape().rank() == 2 &&
         w_gate.value.dim(0) == w_down.value.dim(1))
       << w_gate.spec.name << " " << w_gate.value.shape() << " and " << w_down.spec.name << " "
       << w_down.value.shape();
+}
+
+}  // namespace
+
+Var SwiGluFfn(Tape& tape, const Var& x, Param& w_gate, Param& w_up, Param& w_down,
+              const Var* residual) {
+  CheckShapes(w_gate, w_up, w_down);
   Stream& stream = tape.stream();
   const Projected made = Project(tape, x, w_gate, w_up);
   const Tensor y = Like(x.value, WithLast(x.value, w_down.value.dim(0)));
@@ -182,6 +186,53 @@ Var SwiGluFfn(Tape& tape, const Var& x, Param& w_gate, Param& w_up, Param& w_dow
              WeightGradient(stream, w_down, dy[0], *hidden);
              *hidden = {};
            }})[0];
+}
+
+Var SwiGluFfnSum(Tape& tape, const Var& x, Param& w_gate, Param& w_up, Param& w_down,
+                 RowSums& sums) {
+  CheckShapes(w_gate, w_up, w_down);
+  Stream& stream = tape.stream();
+  const Projected made = Project(tape, x, w_gate, w_up);
+  const Tensor y = tape.Kept([&]() -> std::vector<Tensor> {
+    const auto multiply = [&](int64_t begin, int64_t end, const Tensor& to) {
+      Gemm(stream,
+           {.a = made.hidden.Rows(begin, end), .b = w_down.value, .c = to, .transpose_b = true});
+    };
+    return {sums.SumRows(w_down.value.dim(0), x.value, multiply)};
+  })[0];
+  const auto hidden = std::make_shared<Tensor>();
+  if (tape.rebuild() == Rebuild::kNothing) *hidden = made.hidden;
+  const auto all = std::make_shared<Tensor>();  // gradients of all rows, from input to weights
+  const auto input_grad = [&stream, &w_down, &sums, hidden, all, gate = tape.Save(made.gate),
+                           up = tape.Save(made.up)](std::span<const Tensor> dy,
+                                                    std::span<GradSlot> dx) {
+    const Tensor of_gate = gate.get(), of_up = up.get();
+    const auto empty = [&] { return Like(of_gate, of_gate.shape()); };
+    const Tensor dgate = empty(), dup = empty();
+    const bool again = !hidden->defined();
+    if (again) *hidden = empty();
+    *all = sums.GatherRows(dy[0], [&](int64_t begin, int64_t end, const Tensor& rows) {
+      SwiGluFfnBackward(stream, {.dy = rows,
+                                 .w_down = w_down.value,
+                                 .gate = of_gate.Rows(begin, end),
+                                 .up = of_up.Rows(begin, end),
+                                 .dgate = dgate.Rows(begin, end),
+                                 .dup = dup.Rows(begin, end),
+                                 .hidden = again ? hidden->Rows(begin, end) : Tensor()});
+    });
+    dx[0].Set(dgate);
+    dx[1].Set(dup);
+  };
+  const auto weight_grad = [&stream, &w_down, hidden, all](std::span<const Tensor>) {
+    WeightGradient(stream, w_down, *all, *hidden);
+    *hidden = {};
+    *all = {};
+  };
+  return tape.Record({made.gate, made.up}, y,
+                     {.name = "swiglu_ffn_out",
+                      .params = {&w_down},
+                      .input_grad = input_grad,
+                      .weight_grad = weight_grad});
 }
 
 }  // namespace lt2

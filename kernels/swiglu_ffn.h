@@ -6,6 +6,7 @@
 
 #include "core/tape.h"
 #include "kernels/kernel.h"
+#include "kernels/row_sums.h"
 
 namespace lt2 {
 
@@ -32,5 +33,8 @@ void SwiGluFfnBackwardInParts(Stream& stream, const SwiGluFfnBackwardArgs& args)
 // up are made again if they are wider than x; hidden is never kept where anything is rebuilt.
 Var SwiGluFfn(Tape& tape, const Var& x, Param& w_gate, Param& w_up, Param& w_down,
               const Var* residual = nullptr);
+// The same where ranks have other hidden channels: as LinearSum.
+Var SwiGluFfnSum(Tape& tape, const Var& x, Param& w_gate, Param& w_up, Param& w_down,
+                 RowSums& sums);
 
 }  // namespace lt2

@@ -42,7 +42,8 @@ std::vector<Var> Block::Forward(Tape& tape, const Var& x_ND, const MixerContext&
   const auto mixer = [this, context, tensor](Tape& t, std::span<const Var> in) -> std::vector<Var> {
     const Var u_ND = EnterLayer(t, RmsNorm(t, in[0], norm1_, eps_), tensor);
     MixerOutput out = mixer_->Forward(t, u_ND, context);
-    const Var y_ND = Normed(t, LeaveLayer(t, std::move(out.y_ND), tensor), norm1_post_);
+    if (context.sums == nullptr) out.y_ND = LeaveLayer(t, std::move(out.y_ND), tensor);
+    const Var y_ND = Normed(t, out.y_ND, norm1_post_);
     if (!out.auxiliary_loss.value.defined()) return {y_ND};
     return {y_ND, out.auxiliary_loss};
   };
@@ -60,8 +61,10 @@ Var Block::Normed(Tape& tape, const Var& out_ND, Param* post) const {
 Var Block::FeedForwardHalf(Tape& tape, const Var& x_ND, const Var& mixed_ND, TensorShard* tensor) {
   const SumAndNorm y = AddRmsNorm(tape, x_ND, mixed_ND, norm2_, eps_);
   if (norm2_post_ == nullptr && tensor == nullptr) return ffn_.Forward(tape, y.normed, &y.sum);
-  Var out = ffn_.Forward(tape, EnterLayer(tape, y.normed, tensor));
-  out = LeaveLayer(tape, std::move(out), tensor);
+  const Var in = EnterLayer(tape, y.normed, tensor);
+  const Var out = tensor != nullptr && tensor->sequence()
+                      ? ffn_.ForwardSum(tape, in, *tensor)
+                      : LeaveLayer(tape, ffn_.Forward(tape, in), tensor);
   return Add(tape, y.sum, Normed(tape, out, norm2_post_));
 }
 

@@ -18,6 +18,10 @@ Var FeedForward::Forward(Tape& tape, const Var& x_ND, const Var* residual_ND) {
   return SwiGluFfn(tape, x_ND, gate_, up_, down_, residual_ND);
 }
 
+Var FeedForward::ForwardSum(Tape& tape, const Var& x_ND, RowSums& sums) {
+  return SwiGluFfnSum(tape, x_ND, gate_, up_, down_, sums);
+}
+
 double FeedForward::FlopsPerToken() const {
   return 6 * static_cast<double>(gate_.spec.shape.size());
 }

@@ -4,6 +4,7 @@
 
 #include "core/param_set.h"
 #include "core/tape.h"
+#include "kernels/row_sums.h"
 #include "parallel/tensor_split.h"
 
 namespace lt2 {
@@ -13,6 +14,8 @@ class FeedForward {
   FeedForward(int64_t width, int64_t hidden, const ParamScope& scope, const TensorSplit& split);
   // residual_ND, where there is one, is added to the result.
   Var Forward(Tape& tape, const Var& x_ND, const Var* residual_ND = nullptr);
+  // Where ranks have the other hidden channels: the own rows of the sum over them.
+  Var ForwardSum(Tape& tape, const Var& x_ND, RowSums& sums);
   double FlopsPerToken() const;
 
  private:

@@ -107,6 +107,7 @@ std::vector<Var> LoopedStack::RunBlocks(Tape& tape, const Var& h_ND, int64_t loo
         .documents = documents,
         .shard = options.shard,
         .heads = tensor,
+        .sums = tensor != nullptr && tensor->sequence() ? tensor : nullptr,
         .loop = loop,
         .state = states == nullptr ? nullptr : &(*states)[loop * blocks_.size() + i],
         .first_token_mass = first_token_mass};

@@ -15,6 +15,7 @@
 #include "core/tape.h"
 #include "kernels/documents.h"
 #include "kernels/rank_link.h"
+#include "kernels/row_sums.h"
 #include "parallel/context_shard.h"
 #include "parallel/tensor_split.h"
 
@@ -76,6 +77,8 @@ struct MixerContext {
   // Not null: other ranks hold the other heads. The output is this rank's summand; an auxiliary
   // loss is of all heads, its gradients here are summands.
   RankLink* heads = nullptr;
+  // Not null: the output is the own rows of the sum over these ranks, by LinearSum.
+  RowSums* sums = nullptr;
   int64_t loop = 0;  // of the model's loops, the first is 0
   // Prefill: each document is one sequence starting from nothing; Forward fills *state so that Step
   // can go on after the document's last token.

@@ -1,5 +1,6 @@
 #include "parallel/tensor_shard.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/elementwise.h"
@@ -53,14 +54,106 @@ void PassShare(Stream& stream, GradSlot& slot, const Tensor& share) {
 
 }  // namespace
 
-TensorShard::TensorShard(Communicator& tp, bool sequence, int64_t tokens)
-    : tp_(tp), sequence_(sequence), tokens_(tokens) {}
+TensorShard::TensorShard(Communicator& tp, bool sequence, int64_t tokens, const Pieces& limits)
+    : tp_(tp), sequence_(sequence), tokens_(tokens), limits_(limits) {}
 
 void TensorShard::Sum(const Tensor& x) { tp_.AllReduce(x, Reduction::kSum, "sum over parts"); }
 
 void TensorShard::Max(const Tensor& x) { tp_.AllReduce(x, Reduction::kMax, "maximum over parts"); }
 
 int64_t TensorShard::Begin(int rank) const { return ShardBegin(tokens_, tp_.size(), rank); }
+
+int64_t TensorShard::pieces() const {
+  return std::clamp<int64_t>(tokens_ / size() / limits_.least_rows, 1, limits_.most);
+}
+
+int64_t TensorShard::Begin(int rank, int64_t piece) const {
+  return Begin(rank) + (Begin(rank + 1) - Begin(rank)) * piece / pieces();
+}
+
+template <class Fn>
+void TensorShard::ForEachRun(int64_t piece, const Fn& fn) const {
+  if (pieces() == 1) return fn(0, tokens_, 0);
+  int64_t at = 0;
+  for (int r = 0; r < size(); ++r) {
+    const int64_t begin = Begin(r, piece), end = Begin(r, piece + 1);
+    fn(begin, end, at);
+    at += end - begin;
+  }
+}
+
+struct TensorShard::Piece {
+  Tensor rows, own;  // of all ranks, one after another; those of this rank among them
+  std::vector<int64_t> counts;
+  Pending pending;
+};
+
+TensorShard::Piece TensorShard::EmptyPiece(int64_t piece, int64_t columns,
+                                           const Tensor& like) const {
+  Piece made;
+  int64_t all = 0, before = 0;
+  for (int r = 0; r < size(); ++r) {
+    const int64_t rows = Begin(r, piece + 1) - Begin(r, piece);
+    if (r < rank()) before += rows;
+    all += rows;
+    made.counts.push_back(rows * columns);
+  }
+  made.rows = Tensor::Empty({all, columns}, like.dtype(), like.device());
+  made.own = made.rows.Rows(before, before + made.counts[rank()] / columns);
+  return made;
+}
+
+Tensor TensorShard::OwnRows(const Tensor& own, int64_t piece) const {
+  return own.Rows(Begin(rank(), piece) - Begin(rank()), Begin(rank(), piece + 1) - Begin(rank()));
+}
+
+Tensor TensorShard::SumRows(int64_t columns, const Tensor& like, const MakeRows& make) {
+  CHECK(sequence_);
+  std::vector<Piece> made;
+  for (int64_t i = 0; i < pieces(); ++i) {
+    Piece& piece = made.emplace_back(EmptyPiece(i, columns, like));
+    ForEachRun(i, [&](int64_t begin, int64_t end, int64_t at) {
+      make(begin, end, piece.rows.Rows(at, at + end - begin));
+    });
+    piece.pending =
+        tp_.ReduceScatterAsync(piece.rows, piece.counts, Reduction::kSum, "tokens out of a layer");
+  }
+  const int64_t own = Begin(rank() + 1) - Begin(rank());
+  const Tensor sums = Tensor::Empty({own, columns}, like.dtype(), like.device());
+  for (int64_t i = 0; i < pieces(); ++i) {
+    const Piece piece = std::exchange(made[i], {});
+    piece.pending.Wait();
+    OwnRows(sums, i).CopyFrom(piece.own);
+  }
+  return sums;
+}
+
+Tensor TensorShard::GatherRows(const Tensor& own, const UseRows& use) {
+  CHECK(sequence_);
+  const int64_t columns = own.dim(1);
+  std::vector<Piece> coming;
+  for (int64_t i = 0; i < pieces(); ++i) {
+    Piece& piece = coming.emplace_back(EmptyPiece(i, columns, own));
+    piece.own.CopyFrom(OwnRows(own, i));
+    piece.pending = tp_.AllGatherAsync(piece.rows, piece.counts, "gradients after a layer");
+  }
+  if (pieces() == 1) {
+    coming[0].pending.Wait();
+    use(0, tokens_, coming[0].rows);
+    return coming[0].rows;
+  }
+  const Tensor all = Tensor::Empty({tokens_, columns}, own.dtype(), own.device());
+  for (int64_t i = 0; i < pieces(); ++i) {
+    const Piece piece = std::exchange(coming[i], {});
+    piece.pending.Wait();
+    ForEachRun(i, [&](int64_t begin, int64_t end, int64_t at) {
+      const Tensor rows = piece.rows.Rows(at, at + end - begin);
+      use(begin, end, rows);
+      all.Rows(begin, end).CopyFrom(rows);
+    });
+  }
+  return all;
+}
 
 Var EnterLayer(Tape& tape, const Var& x_ND, TensorShard* shard) {
   if (shard == nullptr) return x_ND;

@@ -8,19 +8,33 @@
 
 #include "core/tape.h"
 #include "kernels/rank_link.h"
+#include "kernels/row_sums.h"
 #include "parallel/communicator.h"
 
 namespace lt2 {
 
-class TensorShard final : public RankLink {
+class TensorShard final : public RankLink, public RowSums {
  public:
+  // Rows of each rank in a piece that travels while products go on with the next one, at least, and
+  // pieces at most.
+  struct Pieces {
+    int64_t least_rows = 1024;
+    int64_t most = 4;
+  };
   // `tokens`: those that layers read. The communicator must outlive it.
-  TensorShard(Communicator& tp, bool sequence, int64_t tokens);
+  TensorShard(Communicator& tp, bool sequence, int64_t tokens)
+      : TensorShard(tp, sequence, tokens, Pieces()) {}
+  TensorShard(Communicator& tp, bool sequence, int64_t tokens, const Pieces& limits);
 
   int rank() const override { return tp_.rank(); }
   int size() const override { return tp_.size(); }
   void Sum(const Tensor& x) override;
   void Max(const Tensor& x) override;
+
+  // With `sequence`: what LeaveLayer does, of a layer's last product, in pieces. Each piece has
+  // some rows of every rank, so that all of them send and receive all the time.
+  Tensor SumRows(int64_t columns, const Tensor& like, const MakeRows& make) override;
+  Tensor GatherRows(const Tensor& own, const UseRows& use) override;
 
   Communicator& tp() const { return tp_; }
   bool sequence() const { return sequence_; }
@@ -28,9 +42,19 @@ class TensorShard final : public RankLink {
   int64_t Begin(int rank) const;  // 0 … tokens: of the shares between layers, where there are any
 
  private:
+  struct Piece;
+  int64_t pieces() const;
+  int64_t Begin(int rank, int64_t piece) const;  // of the piece's rows of a rank
+  Piece EmptyPiece(int64_t piece, int64_t columns, const Tensor& like) const;
+  Tensor OwnRows(const Tensor& own, int64_t piece) const;
+  // fn(begin, end, where they are in the piece) for its rows that follow each other.
+  template <class Fn>
+  void ForEachRun(int64_t piece, const Fn& fn) const;
+
   Communicator& tp_;
   const bool sequence_;
   const int64_t tokens_;
+  const Pieces limits_;
 };
 
 // What lies between layers -> all tokens, read by a layer that is divided: gradients are summed

@@ -245,6 +245,39 @@ TEST(TensorTraffic, IsTheFormula) {
   }
 }
 
+// Rows that travel in pieces while products go on have the bits of rows that travel at once.
+TEST(RowSums, PiecesChangeNoBitAndNoByte) {
+  const std::vector<MixerCase> cases = AllMixerCases();
+  for (const char* name : {"full", "gdn", "mamba2", "dsa"}) {
+    const MixerCase& mixer_case = *std::ranges::find(cases, name, &MixerCase::name);
+    for (const int ranks : {2, 4}) {
+      for (const RecomputePolicy recompute : {RecomputePolicy::kNone, RecomputePolicy::kBlock}) {
+        SCOPED_TRACE(StrCat(name, ", ", ranks, " ranks, recompute ", Name(recompute)));
+        const Problem problem{.config = ConfigOf(mixer_case, {"loops=2", "layers=2"}),
+                              .recompute = recompute,
+                              .cu_seqlens = {0, 100, 531},
+                              .seed = 7};
+        RunRanks(ranks, [&](Communicator& tp) {
+          const auto run = [&](int64_t most, std::map<std::string, std::vector<double>>* sums) {
+            TensorShard shard(tp, /*sequence=*/true, problem.tokens(),
+                              {.least_rows = 40, .most = most});
+            const int64_t before = tp.traffic().bytes;
+            const Result result = RunStack(problem, {ranks, true}, &shard, sums);
+            return std::pair(result, tp.traffic().bytes - before);
+          };
+          std::map<std::string, std::vector<double>> whole_sums, sums;
+          const auto [whole, bytes] = run(1, &whole_sums);
+          const auto [pieces, bytes_in_pieces] = run(3, &sums);
+          EXPECT_EQ(pieces.y, whole.y);
+          EXPECT_EQ(pieces.dx, whole.dx);
+          EXPECT_EQ(sums, whole_sums);
+          EXPECT_EQ(bytes_in_pieces, bytes);
+        });
+      }
+    }
+  }
+}
+
 // What a rank computes with is the part that its split says.
 TEST(TensorSplit, EveryMixerIsDividedOrRefused) {
   std::set<std::string> divided;

@@ -1,6 +1,7 @@
 // What is done while messages of a layer are under way, by the log of a dry run.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -9,8 +10,10 @@
 #include "core/allocator.h"
 #include "core/cost_log.h"
 #include "core/strings.h"
+#include "model/looped_stack.h"
 #include "model/mixers/registry.h"
 #include "tests/model/mixer_cases.h"
+#include "tests/support/tiny_model.h"
 
 namespace lt2 {
 namespace {
@@ -32,7 +35,8 @@ std::vector<Way> WaysOf(const CostLog& log, std::string_view label) {
     EXPECT_GT(collective.waited, i) << label << " is not waited for";
     Way& way = ways.emplace_back(Way{collective.place.backward, {}});
     for (size_t call = i + 1; call < collective.waited; ++call) {
-      way.meanwhile.emplace_back(log.calls()[call].op);
+      const CostLog::Call& kernel = log.calls()[call];
+      if (kernel.group == nullptr) way.meanwhile.emplace_back(kernel.op);
     }
   }
   return ways;
@@ -113,6 +117,50 @@ TEST(UnderWay, RowsOfConvolutionsTravelBesideOtherProjections) {
     EXPECT_GE(x.Products(), backward ? 6 : 3);
     EXPECT_GE(B.Products(), backward ? 2 : 1);
     EXPECT_EQ(C.Products(), 0);
+  }
+}
+
+// With shares of the tokens a layer's output goes in pieces, and so does its gradient.
+TEST(UnderWay, PiecesOfALayersOutputTravelBesideItsProducts) {
+  constexpr int64_t kTokens = 8192;
+  const MetaMeter meter;
+  const CostLog log;
+  const ModelConfig config = ConfigOf({"full", {"full"}}, {"loops=1", "layers=1"});
+  const TensorSplit split{.ranks = 2, .sequence = true};
+  ParamSet params;
+  LoopedStack stack(config, ParamScope(params), split);
+  for (Param* param : params.all()) {
+    HoldPart(*param, split, /*rank=*/1);
+    BindRandom(*param, DType::kF32, kMeta, /*seed=*/1);
+    param->ExpectUses(param == stack.norm() ? 0 : 1);
+  }
+  const std::unique_ptr<Communicator> tp = MakeMetaCommunicator(1, 2);
+  TensorShard shard(*tp, split.sequence, kTokens);
+  const Documents documents(kTokens, 1, kMeta);
+  Stream stream{.device = kMeta};
+  Tape tape(stream);
+  const Tensor rows = Tensor::Empty({kTokens / 2, config.width}, DType::kF32, kMeta);
+  const Var x = tape.Input(rows, /*needs_grad=*/true);
+  const Var h = stack.Forward(tape, x, documents, {.tensor = &shard}).h_ND;
+  tape.Backward({{h, rows.Clone()}}, std::span(&x, 1));
+
+  const std::vector<Way> out = WaysOf(log, "tokens out of a layer");
+  const std::vector<Way> back = WaysOf(log, "gradients after a layer");
+  constexpr int kPieces = 4, kRanks = 2;
+  ASSERT_EQ(out.size(), 2u * kPieces);   // of mixer and FFN
+  ASSERT_EQ(back.size(), 2u * kPieces);  // of FFN and mixer
+  for (int half = 0; half < 2; ++half) {
+    const std::string op = half == 0 ? "linear" : "swiglu_ffn_out";
+    const std::string op_back = half == 0 ? "swiglu_ffn_out" : "linear";
+    for (int piece = 0; piece < kPieces; ++piece) {
+      SCOPED_TRACE(StrCat("half ", half, ", piece ", piece));
+      // A product of each rank's rows, of the pieces after this one; backward of those before it.
+      const Way &there = out[half * kPieces + piece], &here = back[half * kPieces + piece];
+      EXPECT_EQ(std::ranges::count(there.meanwhile, op), kRanks * (kPieces - 1 - piece));
+      EXPECT_EQ(std::ranges::count(here.meanwhile, op_back), kRanks * piece);
+      EXPECT_FALSE(there.backward);
+      EXPECT_TRUE(here.backward);
+    }
   }
 }
 

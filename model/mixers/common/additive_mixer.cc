@@ -66,11 +66,12 @@ AdditiveMixer::Heads AdditiveMixer::Project(Tape& tape, const Var& x_ND,
   return all;
 }
 
-Var AdditiveMixer::SwishGated(Tape& tape, const Var& o_NHV, const Var& gate_NC) const {
-  return Linear(
+Var AdditiveMixer::SwishGated(Tape& tape, const Var& o_NHV, const Var& gate_NC,
+                              const RecurrentRun& run) const {
+  return LinearSum(
       tape,
       GatedRmsNorm(tape, FlatHeads(o_NHV), gate_NC, *o_norm_, options_.norm_eps, GateKind::kSwish),
-      o_proj_);
+      o_proj_, run.sums());
 }
 
 double AdditiveMixer::scale() const { return 1 / std::sqrt(static_cast<double>(options_.head.k)); }

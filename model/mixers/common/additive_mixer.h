@@ -40,7 +40,7 @@ class AdditiveMixer : public RecurrentMixer {
     return RepeatHeads(tape, x_NHK, heads.q.value.dim(1));
   }
   // W_o (RMSNorm_{d_v}(o) ⊙ silu(gate)): retnet and gla.
-  Var SwishGated(Tape& tape, const Var& o_NHV, const Var& gate_NC) const;
+  Var SwishGated(Tape& tape, const Var& o_NHV, const Var& gate_NC, const RecurrentRun& run) const;
   // Of what the mixer computes beyond q, k, v, the scan and W_o, per token.
   virtual double MoreFlops() const = 0;
 

@@ -124,7 +124,7 @@ Var DeltaMixer::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
                                          .beta_NG = gates.beta_NG,
                                          .initial_state_DGKV = {}},
                          scale_, kScanState, [&] { output_gate = OutputGate(tape, x_ND); });
-  return Linear(tape, GatedOutput(tape, o, output_gate), o_proj_);
+  return LinearSum(tape, GatedOutput(tape, o, output_gate), o_proj_, run.sums());
 }
 
 std::vector<StateEntry> DeltaMixer::StateSpec(int64_t sequences, int64_t /*capacity*/,

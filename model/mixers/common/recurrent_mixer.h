@@ -19,6 +19,7 @@ class RecurrentRun {
       : documents_(&context.documents),
         shard_(context.shard),
         heads_(context.heads),
+        sums_(context.sums),
         state_(context.state),
         positions_(context.documents.whole_positions()) {}
   RecurrentRun(MixerState& state, const StepContext& context)
@@ -26,6 +27,8 @@ class RecurrentRun {
 
   // I32 [N]: where each token stands in its document.
   const Tensor& positions() const { return positions_; }
+  // For the product that ends the mixer (LinearSum).
+  RowSums* sums() const { return sums_; }
   // The place among all of the first of `here` heads, which are as many on every rank.
   int64_t FirstHead(int64_t here) const { return heads_ != nullptr ? heads_->rank() * here : 0; }
   // x [N, channels of the heads here], normed in `groups` groups of the channels of all heads.
@@ -62,7 +65,8 @@ class RecurrentRun {
   const Documents* documents_ = nullptr;  // null: one token per sequence
   ContextShard* shard_ = nullptr;         // null: all tokens are here
   RankLink* heads_ = nullptr;             // null: all heads are here
-  MixerState* state_;                     // null: nothing is remembered
+  RowSums* sums_ = nullptr;
+  MixerState* state_;  // null: nothing is remembered
   Tensor positions_;
 };
 

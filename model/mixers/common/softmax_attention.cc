@@ -154,7 +154,7 @@ MixerOutput SoftmaxAttention::Forward(Tape& tape, const Var& x_ND, const MixerCo
   }
   o = FlatHeads(o);
   if (gate_proj_ != nullptr) o = SigmoidGate(tape, o, Linear(tape, x_ND, *gate_proj_));
-  return {.y_ND = Linear(tape, o, o_proj_)};
+  return {.y_ND = LinearSum(tape, o, o_proj_, context.sums)};
 }
 
 Tensor SoftmaxAttention::Step(Stream& stream, const Tensor& x_BD, MixerState& state,

@@ -191,7 +191,7 @@ MixerOutput DeepSeekSparseAttention::Forward(Tape& tape, const Var& x_ND,
   const Var o =
       SelectedAttention(tape, q, kv, ChannelRange(tape, kv, 0, options_.value_dim),
                         keys_NS.Reshape({N, 1, selected}), {.scale = scale()}, seen, &lse_NH);
-  MixerOutput out{.y_ND = Linear(tape, FlatHeads(o), o_proj_)};
+  MixerOutput out{.y_ND = LinearSum(tape, FlatHeads(o), o_proj_, context.sums)};
   if (options_.as_released) out.y_ND = Untrained(tape, out.y_ND, {&index_q_, &index_k_});
   if (trains) {
     out.auxiliary_loss = IndexerLoss(tape, index.a_NJC, index.b_NC, index.w_NJ,

@@ -43,7 +43,7 @@ Var GatedLinearAttention::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& r
                                             .v_NGV = ForEachQuery(tape, heads.v, heads),
                                             .g_NGK = ForEachQuery(tape, g, heads)},
                          scale(), /*entry=*/0, [&] { gate = Linear(tape, x_ND, g_proj_); });
-  return SwishGated(tape, o, gate);
+  return SwishGated(tape, o, gate, run);
 }
 
 double GatedLinearAttention::MoreFlops() const {

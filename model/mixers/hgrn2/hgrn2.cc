@@ -87,7 +87,8 @@ Var Hgrn2::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
                                             .v_NGV = by_heads(i),
                                             .g_NGK = by_heads(gates.g_ND)},
                          1 / std::sqrt(static_cast<double>(options_.head_dim())), kScanState);
-  return Linear(tape, run.Normed(tape, FlatHeads(o), o_norm_, options_.norm_eps), o_proj_);
+  return LinearSum(tape, run.Normed(tape, FlatHeads(o), o_norm_, options_.norm_eps), o_proj_,
+                   run.sums());
 }
 
 std::vector<StateEntry> Hgrn2::StateSpec(int64_t sequences, int64_t /*capacity*/,

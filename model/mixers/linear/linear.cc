@@ -64,7 +64,7 @@ Var LinearAttention::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
                          .g_NG = {}},
       scale(), /*entry=*/0);
   if (o_norm_ != nullptr) o = RmsNorm(tape, o, *o_norm_, options_.norm_eps);
-  return Linear(tape, FlatHeads(o), o_proj_);
+  return LinearSum(tape, FlatHeads(o), o_proj_, run.sums());
 }
 
 double LinearAttention::MoreFlops() const {

@@ -86,7 +86,7 @@ Var Mamba2::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
                          kScanState, [&] { z = Linear(tape, x_ND, z_proj_); });
   const Var gated = SwiGlu(tape, z, FlatHeads(o));
   const Var normed = run.Normed(tape, gated, o_norm_, options_.norm_eps, options_.groups);
-  return Linear(tape, normed, o_proj_);
+  return LinearSum(tape, normed, o_proj_, run.sums());
 }
 
 std::vector<StateEntry> Mamba2::StateSpec(int64_t sequences, int64_t /*capacity*/,

@@ -123,7 +123,7 @@ Var Mlstm::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
                1 / std::sqrt(static_cast<double>(options_.head_dim)), /*entry=*/0,
                [&] { gate = Linear(tape, x_ND, o_gate_); });
   const Var normed = LayerNorm(tape, FlatHeads(o), norm_, options_.v_dim, options_.norm_eps);
-  return Linear(tape, SigmoidGate(tape, normed, gate), out_);
+  return LinearSum(tape, SigmoidGate(tape, normed, gate), out_, run.sums());
 }
 
 std::vector<StateEntry> Mlstm::StateSpec(int64_t sequences, int64_t /*capacity*/,

@@ -150,7 +150,7 @@ MixerOutput NativeSparseAttention::Forward(Tape& tape, const Var& x_ND,
     FillCache(out.k_CGD, documents, block, (*context.state)[kMeanKeys]);
     FillCache(out.v_CGE, documents, block, (*context.state)[kMeanValues]);
   }
-  return {.y_ND = Linear(tape, FlatHeads(out.o_NHE), o_proj_)};
+  return {.y_ND = LinearSum(tape, FlatHeads(out.o_NHE), o_proj_, context.sums)};
 }
 
 Tensor NativeSparseAttention::Step(Stream& stream, const Tensor& x_BD, MixerState& state,

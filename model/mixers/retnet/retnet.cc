@@ -54,7 +54,7 @@ Var RetNet::Mix(Tape& tape, const Var& x_ND, const RecurrentRun& run) {
                    .g_NG = {},
                    .log_gamma_G = log_gamma.Rows(first, first + count)},
                scale(), /*entry=*/0, [&] { gate = Linear(tape, x_ND, g_proj_); });
-  return SwishGated(tape, o, gate);
+  return SwishGated(tape, o, gate, run);
 }
 
 double RetNet::MoreFlops() const { return 2 * static_cast<double>(options_.width * values()); }

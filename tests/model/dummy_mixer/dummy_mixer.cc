@@ -38,10 +38,10 @@ DummyMixer::DummyMixer(const Options& options, const MixerSite& site)
   }
 }
 
-Var DummyMixer::Output(Tape& tape, const Var& convolved_NC, const Var& x_ND) {
+Var DummyMixer::Output(Tape& tape, const Var& convolved_NC, const Var& x_ND, RowSums* sums) {
   Var o = convolved_NC;
   if (gate_proj_ != nullptr) o = SigmoidGate(tape, o, Linear(tape, x_ND, *gate_proj_));
-  return Linear(tape, o, o_proj_);
+  return LinearSum(tape, o, o_proj_, sums);
 }
 
 MixerOutput DummyMixer::Forward(Tape& tape, const Var& x_ND, const MixerContext& context) {
@@ -52,7 +52,7 @@ MixerOutput DummyMixer::Forward(Tape& tape, const Var& x_ND, const MixerContext&
                   {.x_NC = x.value, .documents = documents, .tail_out_DPC = (*context.state)[0]});
   }
   const Var convolved = ShortConv(tape, x, conv_, nullptr, /*silu=*/false, documents);
-  return {.y_ND = Output(tape, convolved, x_ND)};
+  return {.y_ND = Output(tape, convolved, x_ND, context.sums)};
 }
 
 Tensor DummyMixer::Step(Stream& stream, const Tensor& x_BD, MixerState& state, const StepContext&) {

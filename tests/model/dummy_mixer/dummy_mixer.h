@@ -36,7 +36,7 @@ class DummyMixer : public Mixer {
   SequenceStrategy strategy() const override { return SequenceStrategy::kHalo; }
 
  private:
-  Var Output(Tape& tape, const Var& convolved_NC, const Var& x_ND);
+  Var Output(Tape& tape, const Var& convolved_NC, const Var& x_ND, RowSums* sums = nullptr);
 
   const Options options_;
   Param &x_proj_, &conv_, &o_proj_;
