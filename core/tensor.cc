@@ -64,11 +64,19 @@ Tensor Tensor::FromHost(std::span<const double> values, const Shape& shape, DTyp
   CHECK_EQ(static_cast<int64_t>(values.size()), shape.size());
   if (device.backend == Backend::kMeta) return Empty(shape, dtype, device);
   Tensor host = Empty(shape, dtype, HostOf(device));
+  const auto convert = [&]<class T>(const auto& of) {
+    T* const to = host.data<T>();
+    const double* const from = values.data();
+#pragma omp parallel for simd schedule(static) if (shape.size() > 1 << 16)
+    for (int64_t i = 0; i < shape.size(); ++i) to[i] = of(from[i]);
+  };
   if (dtype == DType::kBF16) {
-    std::ranges::transform(values, host.data<BFloat16>(),
-                           [](double x) { return BFloat16::Of(static_cast<float>(x)); });
+    convert.template operator()<BFloat16>(
+        [](double x) { return BFloat16::Of(static_cast<float>(x)); });
   } else {
-    DispatchFloat(dtype, [&]<class T>() { std::ranges::copy(values, host.data<T>()); });
+    DispatchFloat(dtype, [&]<class T>() {
+      convert.template operator()<T>([](double x) { return static_cast<T>(x); });
+    });
   }
   return host.To(device);
 }

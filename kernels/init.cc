@@ -1,15 +1,16 @@
 #include "kernels/init.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <span>
 
 #include "core/hash.h"
 #include "core/philox.h"
+#include "kernels/cut_normals.h"
 
 namespace lt2 {
 namespace {
-
-constexpr double kCut = 3;  // standard deviations
 
 double NormalCdf(double x) { return std::erfc(-x / std::numbers::sqrt2) / 2; }
 
@@ -19,10 +20,8 @@ double FromUniform(const Init& init, double u, int64_t index) {
       return 0;
     case Init::Kind::kOnes:
       return 1;
-    case Init::Kind::kTruncatedNormal: {
-      static const double kBelow = NormalCdf(-kCut);
-      return init.a * NormalQuantile(kBelow + u * (1 - 2 * kBelow));
-    }
+    case Init::Kind::kTruncatedNormal:
+      return init.a * CutNormalQuantile(u);
     case Init::Kind::kUniform:
       return init.a + (init.b - init.a) * u;
     case Init::Kind::kLogUniform:
@@ -36,6 +35,32 @@ double FromUniform(const Init& init, double u, int64_t index) {
   }
   CHECK(false) << "unknown init kind " << static_cast<int>(init.kind);
   return 0;
+}
+
+// FromUniform, rounded. A float of a normal number is the table's where all numbers near it round
+// to the same.
+template <class T>
+T FromWord(const Init& init, const CutNormals* table, uint32_t word, int64_t index) {
+  if (table != nullptr) {
+    const double x = table->At(word);
+    const T low = static_cast<T>(init.a * (x - CutNormals::kOff));
+    if (low == static_cast<T>(init.a * (x + CutNormals::kOff))) return low;
+  }
+  return static_cast<T>(FromUniform(init, OpenUniform(word), index));
+}
+
+// Elements [begin, begin + row.size()) of the logical tensor.
+template <class T>
+void FillRow(const Init& init, uint64_t seed, uint64_t name_hash, int64_t begin, std::span<T> row) {
+  const bool fast = std::is_same_v<T, float> && init.kind == Init::Kind::kTruncatedNormal;
+  const CutNormals* const table = fast ? &CutNormals::Get() : nullptr;
+  const int64_t end = begin + static_cast<int64_t>(row.size());
+  for (int64_t index = begin; index < end;) {
+    const Philox4 words = Philox(seed, static_cast<uint64_t>(index / 4), name_hash);
+    for (const int64_t next = std::min(end, (index / 4 + 1) * 4); index < next; ++index) {
+      row[index - begin] = FromWord<T>(init, table, words[index % 4], index);
+    }
+  }
 }
 
 }  // namespace
@@ -79,10 +104,7 @@ void InitTensor(const ParamSpec& spec, const Box& box, uint64_t seed, const Tens
         left /= box.extent[i];
         stride *= spec.shape[i];
       }
-      for (int64_t c = 0; c < columns; ++c) {
-        value.data<T>()[row * columns + c] =
-            static_cast<T>(InitialValue(spec.init, seed, name_hash, index + c));
-      }
+      FillRow(spec.init, seed, name_hash, index, value.span<T>().subspan(row * columns, columns));
     }
   });
 }

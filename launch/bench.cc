@@ -13,7 +13,6 @@
 #include "core/strings.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
-#include "kernels/init.h"
 #include "launch/bench_target.h"
 #include "launch/device_peak.h"
 #include "launch/environment.h"
@@ -22,19 +21,6 @@
 
 namespace lt2 {
 namespace {
-
-// Normal numbers, [rows, columns]: a product of zeros draws less power and so runs faster.
-Tensor RandomMatrix(Stream& stream, const std::string& name, const Shape& shape, DType dtype) {
-  const DType master = AccumulatorOf(dtype);
-  const Param param(
-      {.name = name, .shape = shape, .init = {.kind = Init::Kind::kTruncatedNormal, .a = 1}},
-      master, stream.device);
-  InitParam(param, /*seed=*/1);
-  if (dtype == master) return param.value;
-  const Tensor rounded = Tensor::Empty(shape, dtype, stream.device);
-  Cast(stream, {.from = param.value, .to = rounded});
-  return rounded;
-}
 
 Batch RandomBatch(const StepOptions& options, uint64_t key) {
   Batch batch;
@@ -56,8 +42,9 @@ Batch RandomBatch(const StepOptions& options, uint64_t key) {
 
 double GemmFlops(Device device, DType dtype, int64_t rows, int64_t width, int repeats) {
   Stream stream{.device = device};
-  const Tensor a = RandomMatrix(stream, "a", {rows, width}, dtype), c = a.Clone();
-  const Tensor b = RandomMatrix(stream, "b", {width, width}, dtype);
+  // Not zeros: their products draw less power and so run faster.
+  const Tensor a = BenchNumbers("a", {rows, width}, dtype, device), c = a.Clone();
+  const Tensor b = BenchNumbers("b", {width, width}, dtype, device);
   const double seconds =
       MedianSeconds(stream, repeats, [&] { Gemm(stream, {.a = a, .b = b, .c = c}); });
   return 2 * static_cast<double>(rows) * static_cast<double>(width * width) / seconds;

@@ -1,5 +1,6 @@
 #include "launch/bench_target.h"
 
+#include <algorithm>
 #include <set>
 
 #include "core/status_macros.h"
@@ -34,10 +35,7 @@ class OpTarget final : public BenchTarget {
     for (const auto& [output, var] : op_case_.run(*context_)) {
       if (!var.needs_grad()) continue;
       const DType dtype = var.value.dtype();
-      cotangents_[output] = stream.device.backend == Backend::kMeta
-                                ? Tensor::Empty(var.shape(), dtype, stream.device)
-                                : Tensor::FromHost(RandomNormal(0, output, var.shape()).values,
-                                                   var.shape(), dtype, stream.device);
+      cotangents_[output] = BenchNumbers(output, var.shape(), dtype, stream.device);
     }
     context_->MoveTo(*first_);
   }
@@ -102,9 +100,7 @@ class MixerTarget final : public BenchTarget {
       if (param->outstanding() == 0) param->ExpectUses(kManyUses);
     }
     const Shape shape = {kRows * length_, width_};
-    const bool counted = device.backend == Backend::kMeta;
-    x_ND_ = counted ? Tensor::Empty(shape, dtype_, device)
-                    : Tensor::FromHost(RandomNormal(1, "x", shape).values, shape, dtype_, device);
+    x_ND_ = BenchNumbers("x", shape, dtype_, device);
     one_ = Tensor::FromHost(std::vector<double>{1}, {1}, DType::kF64, device);
     documents_ = std::make_unique<Documents>(Documents::Rows(kRows, length_, device));
     Run(/*backward=*/true, {});
@@ -136,6 +132,21 @@ class MixerTarget final : public BenchTarget {
 };
 
 }  // namespace
+
+Tensor BenchNumbers(const std::string& name, const Shape& shape, DType dtype, Device device) {
+  constexpr int64_t kOwn = 1'048'573;  // a prime: rows of no width begin alike
+  const Tensor numbers = Tensor::Empty(shape, dtype, device);
+  if (device.backend == Backend::kMeta) return numbers;
+  const int64_t size = shape.size(), own = std::min(size, kOwn);
+  const HostArray some = RandomNormal(0, name, {own});
+  numbers.Flat(0, own).CopyFrom(Tensor::FromHost(some.values, {own}, dtype, device));
+  for (int64_t made = own; made < size;) {
+    const int64_t more = std::min(made, size - made);
+    numbers.Flat(made, more).CopyFrom(numbers.Flat(0, more));
+    made += more;
+  }
+  return numbers;
+}
 
 std::vector<std::string> BenchTargetNames() {
   std::vector<std::string> names;

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "core/device.h"
 #include "core/dtype.h"
+#include "core/tensor.h"
 
 namespace lt2 {
 
@@ -24,6 +25,9 @@ class BenchTarget {
   virtual bool Run(bool backward, const std::function<void()>& between = {}) = 0;
   virtual bool waits() const { return false; }
 };
+
+// Normal numbers on the device, of which a million come again and again.
+Tensor BenchNumbers(const std::string& name, const Shape& shape, DType dtype, Device device);
 
 // Operators in the order of cases.def, then mixer.KIND in the order of mixers.def.
 std::vector<std::string> BenchTargetNames();

@@ -33,18 +33,18 @@ double MedianSeconds(int repeats, const Fn& fn) {
   return Median(seconds);
 }
 
-// One run's where many are queued as a graph, so many that what the host adds does not show.
+// One run's where as many are queued as a graph as it takes for what the host adds not to show.
 template <class Fn>
 double MedianSecondsReplayed(int repeats, const Fn& fn) {
   constexpr double kLongEnough = 0.01;
-  constexpr int kFewest = 20, kMost = 200;
+  constexpr int kMost = 200;
   fn();
   cuda::Synchronize();
   const double rough = SecondsOf([&] {
     fn();
     cuda::Synchronize();
   });
-  const int runs = std::clamp(static_cast<int>(kLongEnough / rough), kFewest, kMost);
+  const int runs = std::clamp(static_cast<int>(kLongEnough / rough) + 1, 1, kMost);
   cuda::Graph graph;
   graph.BeginCapture();
   for (int i = 0; i < runs; ++i) fn();

@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/hash.h"
+#include "core/philox.h"
+#include "kernels/cut_normals.h"
+
 namespace lt2 {
 namespace {
 
@@ -139,6 +143,35 @@ TEST(Init, DtypesRoundTheSameNumber) {
   const std::vector<double> wide = Fill(spec);
   const std::vector<double> narrow = Fill(spec, Box::Whole(spec.shape), kSeed, DType::kF32);
   for (size_t i = 0; i < wide.size(); ++i) ASSERT_EQ(narrow[i], static_cast<float>(wide[i]));
+}
+
+// At the edges of every part, and inside.
+TEST(CutNormals, AreAsExactAsTheySay) {
+  const CutNormals& table = CutNormals::Get();
+  double most = 0;
+  for (uint64_t part = 0; part < 4096; ++part) {
+    for (int i = 0; i <= 32; ++i) {
+      const uint64_t offset = std::min<uint64_t>(uint64_t{i} << 15, (1 << 20) - 1);
+      const auto word = static_cast<uint32_t>((part << 20) + offset);
+      const double off = std::abs(table.At(word) - CutNormalQuantile(OpenUniform(word)));
+      most = std::max(most, off);
+    }
+  }
+  EXPECT_LT(most, CutNormals::kOff / 2);
+}
+
+// Also where the table does not settle a rounding, as of numbers near 0 or of an odd scale.
+TEST(Init, FloatsOfTheTableAreThoseOfTheFormula) {
+  constexpr int64_t kSize = 200000;
+  for (const double scale : {0.02, 1.0, 3e5, 7e-39, -0.3, 0.0}) {
+    const ParamSpec spec = Spec(Init::Kind::kTruncatedNormal, scale, 0, {kSize});
+    const std::vector<double> fast = Fill(spec, {{3}, {kSize - 3}}, kSeed, DType::kF32);
+    for (size_t i = 0; i < fast.size(); ++i) {
+      const double exact =
+          InitialValue(spec.init, kSeed, Hash64(spec.name), static_cast<int64_t>(i) + 3);
+      ASSERT_EQ(fast[i], static_cast<float>(exact)) << scale << " at " << i;
+    }
+  }
 }
 
 TEST(Init, DependsOnNameAndSeed) {
