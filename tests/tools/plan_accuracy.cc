@@ -2,9 +2,9 @@
 // on two ranks, each measured and planned. Prints a table; exits 1 where memory differs by more
 // than 7 %. Times are told, not judged: others may use the machine.
 //
-// RANKS 1: none of them on two.
+// RANKS 1: none of them on two. MACHINE: what `lt2 plan --gpu` takes, in place of measuring one.
 //
-//   plan_accuracy LT2 DEVICE [SEED [CONFIGURATIONS [RANKS]]]
+//   plan_accuracy LT2 DEVICE [SEED [CONFIGURATIONS [RANKS [MACHINE]]]]
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -90,7 +90,8 @@ int main(int argc, char** argv) {
                   : "mpirun --allow-run-as-root --oversubscribe --bind-to none -n " +
                         std::to_string(n) + " ";
   };
-  std::string machine[3];
+  std::string machine[3], measured[3];
+  if (argc > 6) machine[1] = machine[2] = argv[6];
   std::printf("seed %lu\n%5s %-9s %9s %9s %7s %9s %9s %7s\n", seed, "ranks", "recompute",
               "plan MiB", "is MiB", "off", "plan ms", "is ms", "off");
   std::mt19937_64 bits(seed);
@@ -100,6 +101,7 @@ int main(int argc, char** argv) {
     std::string& file = machine[drawn.ranks];
     if (file.empty()) {
       file = "plan_accuracy_machine_" + std::to_string(drawn.ranks) + ".toml";
+      measured[drawn.ranks] = file;
       LastLineOf(ranks(drawn.ranks) + lt2 + " bench machine --repeats 3 --out " + file + dtype +
                  on);
     }
@@ -118,7 +120,7 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
     good &= std::abs(planned / peak - 1) <= kMemory;
   }
-  for (const std::string& file : machine) {
+  for (const std::string& file : measured) {
     if (!file.empty()) std::remove(file.c_str());
   }
   return good ? 0 : 1;
