@@ -212,8 +212,12 @@ fault_read_only() {
   strike "$run"
   wait $!
   end_all "$run"
-  mount -o remount,ro "$small"
-  local code=0
+  # A process that was killed holds its files a moment longer than its name.
+  local tries=0 code=0
+  until mount -o remount,ro "$small" 2> /dev/null; do
+    [ $((tries += 1)) -le 200 ] || fail "the folder could not be made read-only"
+    sleep 0.05
+  done
   train "$run" second || code=$?
   mount -o remount,rw "$small"
   [ "$code" = 1 ] || [ "$code" = 2 ] || fail "a read-only folder ended the run with $code"
