@@ -92,7 +92,8 @@ class Allowed {
     double loss, norm, reported, gradient, parameter, own;
   };
   static Slack SlackOf(DType dtype);
-  explicit Allowed(const Trace& want) : want_(want) {}
+  explicit Allowed(const Trace& want)
+      : want_(want), gradients_(want.names.size()), parameters_(want.names.size()) {}
 
   const Trace& want_;
   Slack slack_ = {};
