@@ -23,12 +23,20 @@ enum class Rebuild : uint8_t { kNothing, kCheap, kProducts };
 class Rebuildable {
  public:
   using Make = std::function<Tensor()>;
+  // Starts what the Make that it returns waits for.
+  using Launch = std::function<Make()>;
   Rebuildable(Make make, const Tensor& made) : make_(std::move(make)), made_(made) {}
+  Rebuildable(Launch launch, const Tensor& made) : launch_(std::move(launch)), made_(made) {}
 
+  // Before get(): if it will have to wait, that begins now.
+  void Begin() {
+    if (launch_ && !made_.Lock().defined()) make_ = std::exchange(launch_, nullptr)();
+  }
   // The first value while anyone else holds it, else made again, once.
   Tensor get() {
     if (value_.defined()) return value_;
     if (Tensor made = made_.Lock(); made.defined()) return made;
+    Begin();
     value_ = make_();
     make_ = nullptr;  // with what only it had saved
     return value_;
@@ -36,6 +44,7 @@ class Rebuildable {
 
  private:
   Make make_;
+  Launch launch_;
   WeakTensor made_;
   Tensor value_;
 };

@@ -42,6 +42,14 @@ Var Tape::Made(Tensor value, Rebuildable::Make make, Rebuild kind) const {
   return var;
 }
 
+Var Tape::Made(Tensor value, Rebuildable::Launch launch) const {
+  Var var{.value = std::move(value)};
+  if (recording_ && rebuild_ >= Rebuild::kCheap) {
+    var.source = std::make_shared<Rebuildable>(std::move(launch), var.value);
+  }
+  return var;
+}
+
 Var Tape::Make(Rebuildable::Make make, Rebuild kind) const {
   Tensor value = make();
   return Made(std::move(value), std::move(make), kind);
@@ -77,9 +85,13 @@ std::vector<Var> Tape::RecordEntry(std::span<const Var> in, std::vector<Var> out
   for (const Var& var : in) {
     entry.in.push_back(var.id);
     entry.in_like.push_back({var.value.shape(), var.value.dtype(), var.value.device()});
+    if (!launched_.contains(var.id) || !entry.node.weight_grad) continue;
+    entry.held_back = true;
+    if (var.source) entry.coming.push_back(var.source);
   }
   for (Var& var : out) {
     var.id = next_id_++;
+    if (entry.node.launch_grad) launched_.insert(var.id);
     entry.out.push_back(var.id);
     entry.out_shape.push_back(var.shape());
   }
@@ -121,6 +133,7 @@ std::vector<Tensor> Tape::Backward(std::vector<Seed> seeds, std::span<const Var>
     entries_.pop_back();
     RunNode(entry, grads, wanted_at_end);
   }
+  CHECK(held_back_.empty()) << "weight gradients wait for a gradient that did not set off";
   std::vector<Tensor> result;
   for (const Var& var : wrt) {
     const bool flows = var.needs_grad() && grads[var.id].defined();
@@ -156,9 +169,20 @@ void Tape::RunNode(Entry& entry, std::vector<Tensor>& grads,
   const auto need = [](const std::vector<Param*>& params) {
     for (Param* param : params) param->Need();
   };
+  const bool held_back = entry.held_back && !defer_weights_;
+  if (held_back) {
+    for (const auto& value : entry.coming) value->Begin();
+  }
   if (!entry.node.weight_grad) need(entry.node.params);
   if (entry.node.input_grad) entry.node.input_grad(dy, dx);
   NameForLog(entry.node.name);
+  if (entry.node.launch_grad) {
+    const FinishGrad finish = entry.node.launch_grad(dy);
+    NameForLog(entry.node.name);
+    RunHeldBack();
+    finish(dx);
+    NameForLog(entry.node.name);
+  }
   if (!entry.node.weight_grad) {
     for (Param* param : entry.node.params) param->Arrive();
     return;
@@ -171,11 +195,13 @@ void Tape::RunNode(Entry& entry, std::vector<Tensor>& grads,
     NameForLog(name, /*weights=*/true);
     for (Param* param : params) param->Arrive();
   };
-  if (defer_weights_) {
-    deferred_.push_back(std::move(weights));
-  } else {
-    weights();
-  }
+  if (held_back) return held_back_.push_back(std::move(weights));
+  if (defer_weights_) return deferred_.push_back(std::move(weights));
+  weights();
+}
+
+void Tape::RunHeldBack() {
+  for (Job& weights : std::exchange(held_back_, {})) std::exchange(weights, nullptr)();
 }
 
 std::vector<Tensor> Tape::Kept(const std::function<std::vector<Tensor>()>& make) {

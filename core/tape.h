@@ -14,11 +14,15 @@
 // not kept for backward but made again there.
 //
 // Parameters are not on the tape: a node lists those it feeds, and each is told of every use.
+//
+// Where a value's gradient travels to other ranks (Node::launch_grad), the weight gradients of the
+// nodes that read the value are held back, in their order, and done while it is under way.
 #pragma once
 
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -79,6 +83,9 @@ class GradSlot {
 // dy: one per output, undefined where no gradient flowed into it. dx: one slot per input.
 using InputGrad = std::function<void(std::span<const Tensor> dy, std::span<GradSlot> dx)>;
 using WeightGrad = std::function<void(std::span<const Tensor> dy)>;
+// Starts a gradient on its way; what it returns waits for it.
+using FinishGrad = std::function<void(std::span<GradSlot> dx)>;
+using LaunchGrad = std::function<FinishGrad(std::span<const Tensor> dy)>;
 
 struct Node {
   const char* name = "";
@@ -86,6 +93,7 @@ struct Node {
   InputGrad input_grad = {};
   WeightGrad weight_grad =
       {};  // empty unless it can be deferred; then input_grad adds to params too
+  LaunchGrad launch_grad = {};  // instead of input_grad
 };
 
 class Tape {
@@ -116,6 +124,9 @@ class Tape {
   std::vector<Var> MakeAll(std::function<std::vector<Tensor>()> make) const;
   // `value`, which `make` would make again: for what a kernel wrote beside another output.
   Var Made(Tensor value, Rebuildable::Make make, Rebuild kind = Rebuild::kCheap) const;
+  // The same for a value that comes from other ranks: it is launched before the input gradients of
+  // nodes whose weight gradients are held back for it.
+  Var Made(Tensor value, Rebuildable::Launch launch) const;
 
   // Runs fn now without keeping what it saves, and again inside Backward. Nests.
   std::vector<Var> Recompute(std::span<const Var> in,
@@ -152,18 +163,23 @@ class Tape {
     std::vector<Shape> out_shape;
     Place place;
     Node node;
+    bool held_back = false;  // its weight gradient, which will ask for what is coming
+    std::vector<std::shared_ptr<Rebuildable>> coming = {};
   };
   using KeptList = std::vector<std::vector<Tensor>>;
+  using Job = std::function<void()>;
 
   std::vector<Var> RecordEntry(std::span<const Var> in, std::vector<Var> out, Node node);
   void RunNode(Entry& entry, std::vector<Tensor>& grads, const std::vector<bool>& wanted_at_end);
+  void RunHeldBack();
 
   Stream& stream_;
   std::vector<Entry> entries_;
   int next_id_ = 0;
   bool recording_ = true, defer_weights_ = false, done_ = false;
   Rebuild rebuild_ = Rebuild::kNothing;
-  std::vector<std::function<void()>> deferred_;
+  std::vector<Job> deferred_, held_back_;
+  std::set<int> launched_;  // values whose gradients a launch_grad takes
 
   // Inside Recompute: the outermost segment's kept values. The first pass appends to the list; a
   // replay reads it from kept_next_ on, and nested segments remember where theirs begin.

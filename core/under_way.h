@@ -23,7 +23,7 @@ inline void Nothing() {}
 class UnderWay {
  public:
   // What is left to do in backward, with the slots of the operator's inputs.
-  using Rest = std::function<void(std::span<GradSlot>)>;
+  using Rest = FinishGrad;
 
   // The first node, of the operator's inputs.
   UnderWay(Tape& tape, std::span<const Var> in, const char* name)

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "core/tensor.h"
+#include "core/tape.h"
 
 namespace lt2 {
 
@@ -23,6 +23,11 @@ class RowSums {
   using UseRows = std::function<void(int64_t begin, int64_t end, const Tensor& rows)>;
   // All rows, of the own ones. What has come is used while the rest travels.
   virtual Tensor GatherRows(const Tensor& own, const UseRows& use) = 0;
+
+  // Of all ranks together.
+  virtual int64_t rows() const = 0;
+  // The same on the tape, for products that these ranks divide: gradients are summed over ranks.
+  virtual Var EnterRows(Tape& tape, const Var& own, const UseRows& use) = 0;
 };
 
 }  // namespace lt2

@@ -52,38 +52,59 @@ void SwiGluFfnBackwardInParts(Stream& stream, const SwiGluFfnBackwardArgs& a) {
 
 namespace {
 
-// gate and up, made together: at first with hidden, and again without it, when the first of them is
-// asked for.
+// gate, up and, where it is wanted, hidden.
+using Outputs = std::array<Tensor, 3>;
+using Range = std::pair<int64_t, int64_t>;  // of rows
+
+Outputs EmptyOutputs(const Tensor& like, const Shape& shape, bool with_hidden) {
+  return {Like(like, shape), Like(like, shape), with_hidden ? Like(like, shape) : Tensor()};
+}
+
+// The outputs' rows [begin, end), of the same rows of x.
+void MakeRows(Stream& stream, const Tensor& x, const Param& w_gate, const Param& w_up,
+              const Outputs& outputs, const Range& range) {
+  const auto rows = [&](const Tensor& output) {
+    return output.defined() ? output.Rows(range.first, range.second) : output;
+  };
+  SwiGluFfnForward(stream, {.x = x,
+                            .w_gate = w_gate.value,
+                            .w_up = w_up.value,
+                            .gate = rows(outputs[0]),
+                            .up = rows(outputs[1]),
+                            .hidden = rows(outputs[2])});
+}
+
+// gate and up, made again together when the first of them is asked for, by the products that made
+// them first.
 class GateAndUp {
  public:
-  GateAndUp(Stream& stream, Saved x, const Param& w_gate, const Param& w_up)
-      : stream_(stream), x_(std::move(x)), w_gate_(w_gate), w_up_(w_up) {}
-
-  // gate, up and, with_hidden, hidden.
-  std::array<Tensor, 3> Make(bool with_hidden) const {
-    const Tensor x = x_.get();
-    const Shape shape = WithLast(x, w_gate_.value.dim(0));
-    std::array<Tensor, 3> made = {Like(x, shape), Like(x, shape)};
-    if (with_hidden) made[2] = Like(x, shape);
-    SwiGluFfnForward(stream_, {.x = x,
-                               .w_gate = w_gate_.value,
-                               .w_up = w_up_.value,
-                               .gate = made[0],
-                               .up = made[1],
-                               .hidden = made[2]});
-    return made;
-  }
+  GateAndUp(Stream& stream, Saved x, const Param& w_gate, const Param& w_up,
+            std::vector<Range> ranges)
+      : stream_(stream),
+        x_(std::move(x)),
+        w_gate_(w_gate),
+        w_up_(w_up),
+        ranges_(std::move(ranges)) {}
 
   Tensor Again(int which) {
-    if (!waiting_[which].defined()) waiting_ = Make(false);
+    if (!waiting_[which].defined()) Make();
     return std::exchange(waiting_[which], {});
   }
 
  private:
+  void Make() {
+    const Tensor x = x_.get();
+    waiting_ = EmptyOutputs(x, WithLast(x, w_gate_.value.dim(0)), /*with_hidden=*/false);
+    for (const Range& range : ranges_) {
+      MakeRows(stream_, x.Rows(range.first, range.second), w_gate_, w_up_, waiting_, range);
+    }
+  }
+
   Stream& stream_;
   const Saved x_;
   const Param &w_gate_, &w_up_;
-  std::array<Tensor, 3> waiting_;  // made again and not asked for yet
+  const std::vector<Range> ranges_;
+  Outputs waiting_;  // made again and not asked for yet
 };
 
 void WeightGradient(Stream& stream, Param& w, const Tensor& dy, const Tensor& x) {
@@ -103,10 +124,10 @@ struct Projected {
   Tensor hidden;
 };
 
-Projected Project(Tape& tape, const Var& x, Param& w_gate, Param& w_up) {
+Projected RecordProducts(Tape& tape, const Var& x, Param& w_gate, Param& w_up, const Outputs& made,
+                         const std::vector<Range>& ranges) {
   Stream& stream = tape.stream();
-  const auto both = std::make_shared<GateAndUp>(stream, tape.Save(x), w_gate, w_up);
-  const std::array<Tensor, 3> made = both->Make(true);
+  const auto both = std::make_shared<GateAndUp>(stream, tape.Save(x), w_gate, w_up, ranges);
   const bool wider = w_gate.value.dim(0) > w_gate.value.dim(1);
   const auto var = [&](int which) {
     if (!wider) return Var{.value = made[which]};
@@ -129,6 +150,25 @@ Projected Project(Tape& tape, const Var& x, Param& w_gate, Param& w_up) {
              WeightGradient(stream, w_gate, dy[0], x.get());
            }});
   return {.gate = std::move(out[0]), .up = std::move(out[1]), .hidden = made[2]};
+}
+
+Projected Project(Tape& tape, const Var& x, Param& w_gate, Param& w_up) {
+  const Outputs made =
+      EmptyOutputs(x.value, WithLast(x.value, w_gate.value.dim(0)), /*with_hidden=*/true);
+  const Range all = {0, x.value.dim(0)};
+  MakeRows(tape.stream(), x.value, w_gate, w_up, made, all);
+  return RecordProducts(tape, x, w_gate, w_up, made, {all});
+}
+
+// Of all rows, multiplied as they come.
+Projected ProjectComing(Tape& tape, const Var& own, Param& w_gate, Param& w_up, RowSums& sums) {
+  const Outputs made =
+      EmptyOutputs(own.value, {sums.rows(), w_gate.value.dim(0)}, /*with_hidden=*/true);
+  std::vector<Range> ranges;
+  const Var x = sums.EnterRows(tape, own, [&](int64_t begin, int64_t end, const Tensor& rows) {
+    MakeRows(tape.stream(), rows, w_gate, w_up, made, ranges.emplace_back(begin, end));
+  });
+  return RecordProducts(tape, x, w_gate, w_up, made, ranges);
 }
 
 void CheckShapes(const Param& w_gate, const Param& w_up, const Param& w_down) {
@@ -188,17 +228,17 @@ Var SwiGluFfn(Tape& tape, const Var& x, Param& w_gate, Param& w_up, Param& w_dow
            }})[0];
 }
 
-Var SwiGluFfnSum(Tape& tape, const Var& x, Param& w_gate, Param& w_up, Param& w_down,
+Var SwiGluFfnSum(Tape& tape, const Var& own, Param& w_gate, Param& w_up, Param& w_down,
                  RowSums& sums) {
   CheckShapes(w_gate, w_up, w_down);
   Stream& stream = tape.stream();
-  const Projected made = Project(tape, x, w_gate, w_up);
+  const Projected made = ProjectComing(tape, own, w_gate, w_up, sums);
   const Tensor y = tape.Kept([&]() -> std::vector<Tensor> {
     const auto multiply = [&](int64_t begin, int64_t end, const Tensor& to) {
       Gemm(stream,
            {.a = made.hidden.Rows(begin, end), .b = w_down.value, .c = to, .transpose_b = true});
     };
-    return {sums.SumRows(w_down.value.dim(0), x.value, multiply)};
+    return {sums.SumRows(w_down.value.dim(0), own.value, multiply)};
   })[0];
   const auto hidden = std::make_shared<Tensor>();
   if (tape.rebuild() == Rebuild::kNothing) *hidden = made.hidden;

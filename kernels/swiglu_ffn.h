@@ -33,8 +33,9 @@ void SwiGluFfnBackwardInParts(Stream& stream, const SwiGluFfnBackwardArgs& args)
 // up are made again if they are wider than x; hidden is never kept where anything is rebuilt.
 Var SwiGluFfn(Tape& tape, const Var& x, Param& w_gate, Param& w_up, Param& w_down,
               const Var* residual = nullptr);
-// The same where ranks have other hidden channels: as LinearSum.
-Var SwiGluFfnSum(Tape& tape, const Var& x, Param& w_gate, Param& w_up, Param& w_down,
+// The same where ranks have other hidden channels: of the own rows the own rows of the sum, which
+// survives Recompute.
+Var SwiGluFfnSum(Tape& tape, const Var& own, Param& w_gate, Param& w_up, Param& w_down,
                  RowSums& sums);
 
 }  // namespace lt2

@@ -61,10 +61,9 @@ Var Block::Normed(Tape& tape, const Var& out_ND, Param* post) const {
 Var Block::FeedForwardHalf(Tape& tape, const Var& x_ND, const Var& mixed_ND, TensorShard* tensor) {
   const SumAndNorm y = AddRmsNorm(tape, x_ND, mixed_ND, norm2_, eps_);
   if (norm2_post_ == nullptr && tensor == nullptr) return ffn_.Forward(tape, y.normed, &y.sum);
-  const Var in = EnterLayer(tape, y.normed, tensor);
-  const Var out = tensor != nullptr && tensor->sequence()
-                      ? ffn_.ForwardSum(tape, in, *tensor)
-                      : LeaveLayer(tape, ffn_.Forward(tape, in), tensor);
+  const auto whole = [&] { return ffn_.Forward(tape, EnterLayer(tape, y.normed, tensor)); };
+  const Var out = tensor != nullptr && tensor->sequence() ? ffn_.ForwardSum(tape, y.normed, *tensor)
+                                                          : LeaveLayer(tape, whole(), tensor);
   return Add(tape, y.sum, Normed(tape, out, norm2_post_));
 }
 

@@ -18,8 +18,8 @@ Var FeedForward::Forward(Tape& tape, const Var& x_ND, const Var* residual_ND) {
   return SwiGluFfn(tape, x_ND, gate_, up_, down_, residual_ND);
 }
 
-Var FeedForward::ForwardSum(Tape& tape, const Var& x_ND, RowSums& sums) {
-  return SwiGluFfnSum(tape, x_ND, gate_, up_, down_, sums);
+Var FeedForward::ForwardSum(Tape& tape, const Var& own_ND, RowSums& sums) {
+  return SwiGluFfnSum(tape, own_ND, gate_, up_, down_, sums);
 }
 
 double FeedForward::FlopsPerToken() const {

@@ -14,8 +14,8 @@ class FeedForward {
   FeedForward(int64_t width, int64_t hidden, const ParamScope& scope, const TensorSplit& split);
   // residual_ND, where there is one, is added to the result.
   Var Forward(Tape& tape, const Var& x_ND, const Var* residual_ND = nullptr);
-  // Where ranks have the other hidden channels: the own rows of the sum over them.
-  Var ForwardSum(Tape& tape, const Var& x_ND, RowSums& sums);
+  // Where ranks have the other hidden channels: of the own rows, those of the sum over ranks.
+  Var ForwardSum(Tape& tape, const Var& own_ND, RowSums& sums);
   double FlopsPerToken() const;
 
  private:

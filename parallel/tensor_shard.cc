@@ -25,23 +25,38 @@ std::vector<int64_t> Counts(const TensorShard& shard, const Tensor& all) {
   return counts;
 }
 
-Tensor Gather(const TensorShard& shard, const Tensor& own, const char* label) {
+// What is there once the message has come.
+struct Coming {
+  Tensor value;
+  Pending pending;
+  Tensor Wait() const {
+    pending.Wait();
+    return value;
+  }
+};
+
+Tensor EmptyAll(const TensorShard& shard, const Tensor& own) {
   Shape shape = own.shape();
   shape[0] = shard.tokens();
-  const Tensor all = Tensor::Empty(shape, own.dtype(), own.device());
+  return Tensor::Empty(shape, own.dtype(), own.device());
+}
+
+Coming GatherAsync(const TensorShard& shard, const Tensor& own, const char* label) {
+  const Tensor all = EmptyAll(shard, own);
   Own(shard, all).CopyFrom(own);
-  shard.tp().AllGather(all, Counts(shard, all), label);
-  return all;
+  return {all, shard.tp().AllGatherAsync(all, Counts(shard, all), label)};
+}
+
+Tensor Gather(const TensorShard& shard, const Tensor& own, const char* label) {
+  return GatherAsync(shard, own, label).Wait();
 }
 
 // Over ranks, in the place of `summand`: of all tokens, or where there are shares of the own ones.
-Tensor SumInPlace(const TensorShard& shard, const Tensor& summand, const char* label) {
-  if (!shard.sequence()) {
-    shard.tp().AllReduce(summand, Reduction::kSum, label);
-    return summand;
-  }
-  shard.tp().ReduceScatter(summand, Counts(shard, summand), Reduction::kSum, label);
-  return Own(shard, summand);
+Coming SumInPlaceAsync(const TensorShard& shard, const Tensor& summand, const char* label) {
+  Communicator& tp = shard.tp();
+  if (!shard.sequence()) return {summand, tp.AllReduceAsync(summand, Reduction::kSum, label)};
+  const std::vector<int64_t> counts = Counts(shard, summand);
+  return {Own(shard, summand), tp.ReduceScatterAsync(summand, counts, Reduction::kSum, label)};
 }
 
 // Memory that a collective may write: its own where nobody else reads it.
@@ -50,6 +65,24 @@ Tensor Writable(const Tensor& x) { return x.unique() ? x : x.Clone(); }
 // A share's rows alone are held on to, not all that they lie among.
 void PassShare(Stream& stream, GradSlot& slot, const Tensor& share) {
   PassGradient(stream, slot, slot.accumulate() ? share : share.Clone());
+}
+
+// The node of all tokens, gathered of x where there are shares, before they are read.
+Var RecordEntrance(Tape& tape, const Var& x_ND, Var all, TensorShard* shard) {
+  if (shard->sequence()) {  // backward may gather again, and until then hold the share alone
+    all = tape.Made(all.value, [shard, x = Tape::Save(x_ND)]() -> Rebuildable::Make {
+      const Coming again = GatherAsync(*shard, x.get(), "tokens into a layer");
+      return [again] { return again.Wait(); };
+    });
+  }
+  const auto launch = [&stream = tape.stream(), shard](std::span<const Tensor> dy) -> FinishGrad {
+    const Coming sum = SumInPlaceAsync(*shard, Writable(dy[0]), "gradients before a layer");
+    return [&stream, shard, sum](std::span<GradSlot> dx) {
+      shard->sequence() ? PassShare(stream, dx[0], sum.Wait())
+                        : PassGradient(stream, dx[0], sum.Wait());
+    };
+  };
+  return tape.Record({x_ND}, all, {.name = "enter_layer", .launch_grad = launch});
 }
 
 }  // namespace
@@ -128,21 +161,20 @@ Tensor TensorShard::SumRows(int64_t columns, const Tensor& like, const MakeRows&
   return sums;
 }
 
-Tensor TensorShard::GatherRows(const Tensor& own, const UseRows& use) {
+void TensorShard::GatherPieces(const Tensor& own, const Tensor& all, const UseRows& use,
+                               const char* label) {
   CHECK(sequence_);
-  const int64_t columns = own.dim(1);
+  if (pieces() == 1) {
+    Own(*this, all).CopyFrom(own);
+    tp_.AllGather(all, Counts(*this, all), label);
+    return use(0, tokens_, all);
+  }
   std::vector<Piece> coming;
   for (int64_t i = 0; i < pieces(); ++i) {
-    Piece& piece = coming.emplace_back(EmptyPiece(i, columns, own));
+    Piece& piece = coming.emplace_back(EmptyPiece(i, own.dim(1), own));
     piece.own.CopyFrom(OwnRows(own, i));
-    piece.pending = tp_.AllGatherAsync(piece.rows, piece.counts, "gradients after a layer");
+    piece.pending = tp_.AllGatherAsync(piece.rows, piece.counts, label);
   }
-  if (pieces() == 1) {
-    coming[0].pending.Wait();
-    use(0, tokens_, coming[0].rows);
-    return coming[0].rows;
-  }
-  const Tensor all = Tensor::Empty({tokens_, columns}, own.dtype(), own.device());
   for (int64_t i = 0; i < pieces(); ++i) {
     const Piece piece = std::exchange(coming[i], {});
     piece.pending.Wait();
@@ -152,29 +184,33 @@ Tensor TensorShard::GatherRows(const Tensor& own, const UseRows& use) {
       all.Rows(begin, end).CopyFrom(rows);
     });
   }
+}
+
+Tensor TensorShard::GatherRows(const Tensor& own, const UseRows& use) {
+  const Tensor all = EmptyAll(*this, own);
+  GatherPieces(own, all, use, "gradients after a layer");
   return all;
+}
+
+Var TensorShard::EnterRows(Tape& tape, const Var& own, const UseRows& use) {
+  const Tensor all = EmptyAll(*this, own.value);
+  const Var entered = RecordEntrance(tape, own, {.value = all}, this);
+  GatherPieces(own.value, all, use, "tokens into a layer");
+  return entered;
 }
 
 Var EnterLayer(Tape& tape, const Var& x_ND, TensorShard* shard) {
   if (shard == nullptr) return x_ND;
-  auto backward = [&stream = tape.stream(), shard](std::span<const Tensor> dy,
-                                                   std::span<GradSlot> dx) {
-    const Tensor sum = SumInPlace(*shard, Writable(dy[0]), "gradients before a layer");
-    shard->sequence() ? PassShare(stream, dx[0], sum) : PassGradient(stream, dx[0], sum);
-  };
-  Var all = x_ND;
-  if (shard->sequence()) {  // backward may gather again, and until then hold the share alone
-    all = tape.Make(
-        [shard, x = Tape::Save(x_ND)] { return Gather(*shard, x.get(), "tokens into a layer"); });
-  }
-  return tape.Record({x_ND}, all, {.name = "enter_layer", .input_grad = std::move(backward)});
+  if (!shard->sequence()) return RecordEntrance(tape, x_ND, x_ND, shard);
+  const Tensor all = Gather(*shard, x_ND.value, "tokens into a layer");
+  return RecordEntrance(tape, x_ND, {.value = all}, shard);
 }
 
 Var LeaveLayer(Tape& tape, Var y_ND, TensorShard* shard) {
   if (shard == nullptr) return y_ND;
   const auto sum = [&] {
     const Tensor summand = y_ND.source ? y_ND.value.Clone() : Writable(y_ND.value);
-    return SumInPlace(*shard, summand, "tokens out of a layer");
+    return SumInPlaceAsync(*shard, summand, "tokens out of a layer").Wait();
   };
   const Tensor out = shard->sequence()
                          ? tape.Kept([&]() -> std::vector<Tensor> { return {sum().Clone()}; })[0]

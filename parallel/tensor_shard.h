@@ -35,6 +35,9 @@ class TensorShard final : public RankLink, public RowSums {
   // some rows of every rank, so that all of them send and receive all the time.
   Tensor SumRows(int64_t columns, const Tensor& like, const MakeRows& make) override;
   Tensor GatherRows(const Tensor& own, const UseRows& use) override;
+  int64_t rows() const override { return tokens_; }
+  // What EnterLayer does, in pieces.
+  Var EnterRows(Tape& tape, const Var& own, const UseRows& use) override;
 
   Communicator& tp() const { return tp_; }
   bool sequence() const { return sequence_; }
@@ -47,6 +50,7 @@ class TensorShard final : public RankLink, public RowSums {
   int64_t Begin(int rank, int64_t piece) const;  // of the piece's rows of a rank
   Piece EmptyPiece(int64_t piece, int64_t columns, const Tensor& like) const;
   Tensor OwnRows(const Tensor& own, int64_t piece) const;
+  void GatherPieces(const Tensor& own, const Tensor& all, const UseRows& use, const char* label);
   // fn(begin, end, where they are in the piece) for its rows that follow each other.
   template <class Fn>
   void ForEachRun(int64_t piece, const Fn& fn) const;
@@ -58,7 +62,7 @@ class TensorShard final : public RankLink, public RowSums {
 };
 
 // What lies between layers -> all tokens, read by a layer that is divided: gradients are summed
-// over ranks.
+// over ranks, while weights' gradients are made of what the layer's products read.
 Var EnterLayer(Tape& tape, const Var& x_ND, TensorShard* shard);
 // The summands of a layer's output -> their sum, as it lies between layers: in their own memory
 // where the caller gives them away.

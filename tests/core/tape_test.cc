@@ -137,6 +137,59 @@ TEST_F(TapeTest, GradientsAreNeededBeforeTheyAreWritten) {
   }
 }
 
+// Two products read a value that comes from elsewhere and whose gradient goes there; a third reads
+// what one of them made.
+TEST_F(TapeTest, WeightGradientsAreHeldBackForAGradientThatTravels) {
+  std::vector<std::string> log;
+  const auto gradients = [&](bool travels, bool deferred) {
+    log.clear();
+    auto params = ThreeParams();
+    for (auto& param : params) {
+      param->ExpectUses(1);
+      param->on_ready = [&](Param& p) { log.push_back(p.spec.name); };
+    }
+    Tape tape(stream_);
+    tape.set_rebuild(Rebuild::kCheap);
+    tape.set_defer_weights(deferred);
+    const auto launch = [&]() -> Rebuildable::Make {
+      log.push_back("value launched");
+      return [&] { return log.push_back("value there"), Random(1); };
+    };
+    const auto launch_grad = [&](std::span<const Tensor> dy) -> FinishGrad {
+      log.push_back("gradient launched");
+      return [&log, dy = dy[0]](std::span<GradSlot> dx) {
+        log.push_back("gradient there");
+        dx[0].Set(dy);
+      };
+    };
+    const Var x = tape.Input(Random(1), true);
+    Var y;
+    {
+      const Var here = travels ? tape.Record({x}, tape.Made(Random(1), launch),
+                                             {.name = "enter", .launch_grad = launch_grad})
+                               : x;
+      const Var a = Times(tape, here, *params[0]), b = Times(tape, here, *params[1]);
+      y = Sum(tape, b, Times(tape, a, *params[2]));
+    }
+    std::vector<double> all = tape.Backward({{y, Random(7)}}, std::span(&x, 1))[0].ToDoubles();
+    for (auto& job : tape.TakeDeferred()) job();
+    for (auto& param : params) {
+      const std::vector<double> grad = param->main_grad.ToDoubles();
+      all.insert(all.end(), grad.begin(), grad.end());
+    }
+    return all;
+  };
+  using Log = std::vector<std::string>;
+  const std::vector<double> want = gradients(false, false);
+  EXPECT_EQ(log, (Log{"w2", "w1", "w0"}));
+  EXPECT_EQ(gradients(true, false), want);
+  EXPECT_EQ(log, (Log{"w2", "value launched", "gradient launched", "value there", "w1", "w0",
+                      "gradient there"}));
+  EXPECT_EQ(gradients(true, true), want);
+  EXPECT_EQ(log, (Log{"gradient launched", "gradient there", "w2", "value launched", "value there",
+                      "w1", "w0"}));
+}
+
 TEST_F(TapeTest, OneUseTooManyDies) {
   auto params = ThreeParams();
   GTEST_FLAG_SET(death_test_style, "threadsafe");

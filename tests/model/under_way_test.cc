@@ -120,13 +120,14 @@ TEST(UnderWay, RowsOfConvolutionsTravelBesideOtherProjections) {
   }
 }
 
-// With shares of the tokens a layer's output goes in pieces, and so does its gradient.
-TEST(UnderWay, PiecesOfALayersOutputTravelBesideItsProducts) {
+constexpr int kRanks = 2, kPieces = 4;
+
+// Forward and backward of a layer of full attention that ranks divide, on rank 1.
+void RunDivided(bool sequence, Rebuild rebuild) {
   constexpr int64_t kTokens = 8192;
   const MetaMeter meter;
-  const CostLog log;
   const ModelConfig config = ConfigOf({"full", {"full"}}, {"loops=1", "layers=1"});
-  const TensorSplit split{.ranks = 2, .sequence = true};
+  const TensorSplit split{.ranks = kRanks, .sequence = sequence};
   ParamSet params;
   LoopedStack stack(config, ParamScope(params), split);
   for (Param* param : params.all()) {
@@ -134,19 +135,25 @@ TEST(UnderWay, PiecesOfALayersOutputTravelBesideItsProducts) {
     BindRandom(*param, DType::kF32, kMeta, /*seed=*/1);
     param->ExpectUses(param == stack.norm() ? 0 : 1);
   }
-  const std::unique_ptr<Communicator> tp = MakeMetaCommunicator(1, 2);
+  const std::unique_ptr<Communicator> tp = MakeMetaCommunicator(1, kRanks);
   TensorShard shard(*tp, split.sequence, kTokens);
   const Documents documents(kTokens, 1, kMeta);
   Stream stream{.device = kMeta};
   Tape tape(stream);
-  const Tensor rows = Tensor::Empty({kTokens / 2, config.width}, DType::kF32, kMeta);
+  tape.set_rebuild(rebuild);
+  const int64_t own = sequence ? kTokens / kRanks : kTokens;
+  const Tensor rows = Tensor::Empty({own, config.width}, DType::kF32, kMeta);
   const Var x = tape.Input(rows, /*needs_grad=*/true);
   const Var h = stack.Forward(tape, x, documents, {.tensor = &shard}).h_ND;
   tape.Backward({{h, rows.Clone()}}, std::span(&x, 1));
+}
 
+// With shares of the tokens a layer's output goes in pieces, and so does its gradient.
+TEST(UnderWay, PiecesOfALayersOutputTravelBesideItsProducts) {
+  const CostLog log;
+  RunDivided(/*sequence=*/true, Rebuild::kNothing);
   const std::vector<Way> out = WaysOf(log, "tokens out of a layer");
   const std::vector<Way> back = WaysOf(log, "gradients after a layer");
-  constexpr int kPieces = 4, kRanks = 2;
   ASSERT_EQ(out.size(), 2u * kPieces);   // of mixer and FFN
   ASSERT_EQ(back.size(), 2u * kPieces);  // of FFN and mixer
   for (int half = 0; half < 2; ++half) {
@@ -162,6 +169,38 @@ TEST(UnderWay, PiecesOfALayersOutputTravelBesideItsProducts) {
       EXPECT_TRUE(here.backward);
     }
   }
+}
+
+// Gradients of what a layer reads, summed over ranks, while those of its weights are made.
+TEST(UnderWay, GradientsBeforeALayerTravelBesideWeightGradients) {
+  for (const bool sequence : {false, true}) {
+    SCOPED_TRACE(StrCat("sequence ", sequence));
+    const CostLog log;
+    RunDivided(sequence, Rebuild::kNothing);
+    const std::vector<Way> ways = WaysOf(log, "gradients before a layer");
+    ASSERT_EQ(ways.size(), 2u);
+    EXPECT_EQ(ways[0].meanwhile, std::vector<std::string>(2, "swiglu_ffn_in"));
+    EXPECT_EQ(ways[1].meanwhile, std::vector<std::string>(3, "linear"));  // of q, k and v
+  }
+}
+
+// Forward into the FFN in pieces, and again in backward, where shares alone were kept, beside the
+// products that make the input's gradient.
+TEST(UnderWay, TokensIntoALayerTravelBesideItsProducts) {
+  const CostLog log;
+  RunDivided(/*sequence=*/true, Rebuild::kCheap);
+  const std::vector<Way> ways = WaysOf(log, "tokens into a layer");
+  ASSERT_EQ(ways.size(), 1u + kPieces + 2);  // forward into mixer and FFN, backward FFN and mixer
+  for (int piece = 0; piece < kPieces; ++piece) {
+    const Way& way = ways[1 + piece];
+    EXPECT_FALSE(way.backward);
+    EXPECT_EQ(std::ranges::count(way.meanwhile, "swiglu_ffn_in"), kRanks * piece);
+  }
+  const Way &ffn = ways[1 + kPieces], &mixer = ways[2 + kPieces];
+  EXPECT_TRUE(ffn.backward);
+  EXPECT_EQ(std::ranges::count(ffn.meanwhile, "swiglu_ffn_in"), 2);
+  EXPECT_TRUE(mixer.backward);
+  EXPECT_EQ(mixer.Products(), 3);
 }
 
 }  // namespace
