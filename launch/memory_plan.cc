@@ -74,9 +74,7 @@ MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, const RankGroups& g
 
 std::vector<PolicyPlan> PlanPolicies(StepOptions options, const Mesh& mesh) {
   std::vector<PolicyPlan> plans;
-  for (RecomputePolicy policy :
-       {RecomputePolicy::kKeep, RecomputePolicy::kNone, RecomputePolicy::kFfn,
-        RecomputePolicy::kMixer, RecomputePolicy::kBlock, RecomputePolicy::kLoop}) {
+  for (const RecomputePolicy policy : kRecomputePolicies) {
     options.recompute = policy;
     plans.push_back({policy, PlanMost(options, mesh, /*diagnostics=*/true)});
   }

@@ -37,7 +37,7 @@ MemoryPlan PlanMemory(StepOptions options, const Mesh& mesh, const RankGroups& g
 // For the rank of the first stage that holds most.
 MemoryPlan PlanMost(const StepOptions& options, const Mesh& mesh, bool diagnostics);
 
-// The same under every policy, in the order of RecomputePolicy.
+// The same under every policy, in the order of kRecomputePolicies.
 struct PolicyPlan {
   RecomputePolicy policy;
   MemoryPlan memory;

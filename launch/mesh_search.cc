@@ -184,8 +184,7 @@ MeshChoice Examine(const RunConfig& config, const Machine& machine, const Mesh& 
     choice.tokens_per_s = static_cast<double>(config.batch.tokens) / choice.cost.seconds();
     return static_cast<double>(choice.memory.peak_bytes) <= part.memory;
   };
-  // By what is computed again.
-  for (const RecomputePolicy policy : kPolicies) {
+  for (const RecomputePolicy policy : kRecomputePolicies) {
     if (examine(policy)) break;
   }
   return choice;

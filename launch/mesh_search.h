@@ -8,11 +8,6 @@
 
 namespace lt2 {
 
-// By what is computed again.
-constexpr RecomputePolicy kPolicies[] = {RecomputePolicy::kKeep,  RecomputePolicy::kNone,
-                                         RecomputePolicy::kFfn,   RecomputePolicy::kMixer,
-                                         RecomputePolicy::kBlock, RecomputePolicy::kLoop};
-
 struct MeshChoice {
   Mesh mesh;
   Pipeline pipeline = Pipeline::kRing;

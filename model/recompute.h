@@ -12,6 +12,11 @@ namespace lt2 {
 // with layers × loops. Attention outputs and scan states are kept under every policy.
 enum class RecomputePolicy : uint8_t { kKeep, kNone, kFfn, kMixer, kBlock, kLoop };
 
+// All of them, by what is computed again.
+constexpr RecomputePolicy kRecomputePolicies[] = {RecomputePolicy::kKeep,  RecomputePolicy::kNone,
+                                                  RecomputePolicy::kFfn,   RecomputePolicy::kMixer,
+                                                  RecomputePolicy::kBlock, RecomputePolicy::kLoop};
+
 constexpr const char* Name(RecomputePolicy policy) {
   constexpr const char* kNames[] = {"keep", "none", "ffn", "mixer", "block", "loop"};
   return kNames[static_cast<int>(policy)];

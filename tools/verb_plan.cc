@@ -102,7 +102,7 @@ absl::Status TellPolicies(const RunConfig& config, const Mesh& mesh,
   }
   std::vector<PolicyPlan> plans;
   std::vector<double> seconds;
-  for (const RecomputePolicy policy : kPolicies) {
+  for (const RecomputePolicy policy : kRecomputePolicies) {
     const DryStep dry = RunDry(config, mesh, policy);
     plans.push_back({policy, MemoryOf(dry, mesh, config.parallel.pipeline)});
     nlohmann::json& json = output.result["policies"][Name(policy)] = ToJson(plans.back().memory);
