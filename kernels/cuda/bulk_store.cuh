@@ -5,19 +5,13 @@
 
 namespace lt2::cuda {
 
-#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define LT2_BULK_ASM(...) __trap()
-#else
-#define LT2_BULK_ASM(...) asm volatile(__VA_ARGS__)
-#endif
-
 // The copy engine sees what this thread has written to shared memory.
 __device__ inline void PublishStores() {
-  LT2_BULK_ASM("fence.proxy.async.shared::cta;" ::: "memory");
+  LT2_HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory");
 }
 // One thread: a box leaves for where it begins, (column, row); what is outside of the tensor stays.
 __device__ inline void StoreBox(const CUtensorMap& map, uint32_t from, int column, int row) {
-  LT2_BULK_ASM(
+  LT2_HOPPER_ASM(
       "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
           &map),
       "r"(from), "r"(column), "r"(row)
@@ -27,10 +21,8 @@ __device__ inline void StoreBox(const CUtensorMap& map, uint32_t from, int colum
 // read, and may be overwritten.
 template <int kLeft>
 __device__ inline void CloseStores() {
-  LT2_BULK_ASM("cp.async.bulk.commit_group;" ::: "memory");
-  LT2_BULK_ASM("cp.async.bulk.wait_group.read %0;" ::"n"(kLeft) : "memory");
+  LT2_HOPPER_ASM("cp.async.bulk.commit_group;" ::: "memory");
+  LT2_HOPPER_ASM("cp.async.bulk.wait_group.read %0;" ::"n"(kLeft) : "memory");
 }
-
-#undef LT2_BULK_ASM
 
 }  // namespace lt2::cuda

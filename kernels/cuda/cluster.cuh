@@ -5,28 +5,22 @@
 
 namespace lt2::cuda {
 
-#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define LT2_CLUSTER_ASM(...) __trap()
-#else
-#define LT2_CLUSTER_ASM(...) asm volatile(__VA_ARGS__)
-#endif
-
 // Of this block in its cluster.
 __device__ inline int ClusterRank() {
   uint32_t rank = 0;
-  LT2_CLUSTER_ASM("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  LT2_HOPPER_ASM("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return static_cast<int>(rank);
 }
 // All threads of all blocks of the cluster: what was written is visible to everybody.
 __device__ inline void SyncCluster() {
   __syncwarp();
-  LT2_CLUSTER_ASM("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  LT2_CLUSTER_ASM("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  LT2_HOPPER_ASM("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  LT2_HOPPER_ASM("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 // At the barrier that lies at this address in a block of the cluster.
 __device__ inline void ArriveAt(uint32_t barrier, int rank) {
-  LT2_CLUSTER_ASM(
+  LT2_HOPPER_ASM(
       "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
       "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(barrier),
       "r"(rank)
@@ -37,15 +31,13 @@ __device__ inline void ArriveAt(uint32_t barrier, int rank) {
 // `barrier` count its bytes.
 __device__ inline void CopyBoxToAll(uint32_t to, const CUtensorMap& map, uint32_t barrier,
                                     int column, int row, uint32_t ranks) {
-  LT2_CLUSTER_ASM(
+  LT2_HOPPER_ASM(
       "{.reg .b16 ranks; cvt.u16.u32 ranks, %5; "
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
       ".multicast::cluster [%0], [%1, {%3, %4}], [%2], ranks;}" ::"r"(to),
       "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(ranks)
       : "memory");
 }
-
-#undef LT2_CLUSTER_ASM
 
 // Where the kernel is one of clusters of `size` blocks; blocks is a multiple of it.
 template <class Args>

@@ -13,15 +13,10 @@
 #include <algorithm>
 #include <iterator>
 
+#include "kernels/cuda/hopper_asm.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 
 namespace lt2::cuda {
-
-#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define LT2_WARPGROUP_ASM(...) __trap()
-#else
-#define LT2_WARPGROUP_ASM(...) asm volatile(__VA_ARGS__)
-#endif
 
 // Whether this build and the thread's GPU have these instructions.
 inline bool HasWarpgroups() {
@@ -64,17 +59,15 @@ __device__ inline void SynchronizeWarpgroup(int index) {
 
 // What threads wrote to shared memory becomes visible to products, after the next barrier.
 __device__ inline void PublishShared() {
-  LT2_WARPGROUP_ASM("fence.proxy.async.shared::cta;" ::: "memory");
+  LT2_HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory");
 }
-__device__ inline void BeginProducts() {
-  LT2_WARPGROUP_ASM("wgmma.fence.sync.aligned;" ::: "memory");
-}
+__device__ inline void BeginProducts() { LT2_HOPPER_ASM("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void CommitProducts() {
-  LT2_WARPGROUP_ASM("wgmma.commit_group.sync.aligned;" ::: "memory");
+  LT2_HOPPER_ASM("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 template <int kPending>
 __device__ inline void WaitForProducts() {
-  LT2_WARPGROUP_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+  LT2_HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 // After the wait, for each array that was written or read: the compiler may not move uses across.
 template <class Registers>
@@ -91,7 +84,7 @@ __device__ inline void Settle(Registers& registers) {
 
 // c = (add ? c : 0) + a b with a [64, 16] rows of 16 columns and b given as rows n of 16 columns k.
 __device__ inline void MultiplyShared(float (&c)[32], uint64_t a, uint64_t b, bool add) {
-  LT2_WARPGROUP_ASM(
+  LT2_HOPPER_ASM(
       "{.reg .pred p; setp.ne.b32 p, %34, 0; "
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -101,7 +94,7 @@ __device__ inline void MultiplyShared(float (&c)[32], uint64_t a, uint64_t b, bo
       : "l"(a), "l"(b), "r"(int{add}));
 }
 __device__ inline void MultiplyShared(float (&c)[48], uint64_t a, uint64_t b, bool add) {
-  LT2_WARPGROUP_ASM(
+  LT2_HOPPER_ASM(
       "{.reg .pred p; setp.ne.b32 p, %50, 0; "
       "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -113,7 +106,7 @@ __device__ inline void MultiplyShared(float (&c)[48], uint64_t a, uint64_t b, bo
       : "l"(a), "l"(b), "r"(int{add}));
 }
 __device__ inline void MultiplyShared(float (&c)[64], uint64_t a, uint64_t b, bool add) {
-  LT2_WARPGROUP_ASM(
+  LT2_HOPPER_ASM(
       "{.reg .pred p; setp.ne.b32 p, %66, 0; "
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -127,7 +120,7 @@ __device__ inline void MultiplyShared(float (&c)[64], uint64_t a, uint64_t b, bo
 }
 // Likewise, b given as 16 rows k of n columns.
 __device__ inline void MultiplySharedRows(float (&c)[64], uint64_t a, uint64_t b, bool add) {
-  LT2_WARPGROUP_ASM(
+  LT2_HOPPER_ASM(
       "{.reg .pred p; setp.ne.b32 p, %66, 0; "
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -141,7 +134,7 @@ __device__ inline void MultiplySharedRows(float (&c)[64], uint64_t a, uint64_t b
 }
 // The same with a in registers.
 __device__ inline void MultiplyHeld(float (&c)[32], const uint32_t (&a)[4], uint64_t b, bool add) {
-  LT2_WARPGROUP_ASM(
+  LT2_HOPPER_ASM(
       "{.reg .pred p; setp.ne.b32 p, %37, 0; "
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -153,7 +146,7 @@ __device__ inline void MultiplyHeld(float (&c)[32], const uint32_t (&a)[4], uint
 // Likewise, b given as 16 rows k of n columns.
 __device__ inline void MultiplyTransposed(float (&c)[32], const uint32_t (&a)[4], uint64_t b,
                                           bool add) {
-  LT2_WARPGROUP_ASM(
+  LT2_HOPPER_ASM(
       "{.reg .pred p; setp.ne.b32 p, %37, 0; "
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -164,7 +157,7 @@ __device__ inline void MultiplyTransposed(float (&c)[32], const uint32_t (&a)[4]
 }
 __device__ inline void MultiplyTransposed(float (&c)[48], const uint32_t (&a)[4], uint64_t b,
                                           bool add) {
-  LT2_WARPGROUP_ASM(
+  LT2_HOPPER_ASM(
       "{.reg .pred p; setp.ne.b32 p, %53, 0; "
       "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -177,7 +170,7 @@ __device__ inline void MultiplyTransposed(float (&c)[48], const uint32_t (&a)[4]
 }
 __device__ inline void MultiplyTransposed(float (&c)[64], const uint32_t (&a)[4], uint64_t b,
                                           bool add) {
-  LT2_WARPGROUP_ASM(
+  LT2_HOPPER_ASM(
       "{.reg .pred p; setp.ne.b32 p, %69, 0; "
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -192,7 +185,7 @@ __device__ inline void MultiplyTransposed(float (&c)[64], const uint32_t (&a)[4]
 
 // Both transposed, in shared memory: a given as 16 rows k of 64 columns, b as 16 rows k of n.
 __device__ inline void MultiplyTransposed(float (&c)[32], uint64_t a, uint64_t b, bool add) {
-  LT2_WARPGROUP_ASM(
+  LT2_HOPPER_ASM(
       "{.reg .pred p; setp.ne.b32 p, %34, 0; "
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -202,7 +195,7 @@ __device__ inline void MultiplyTransposed(float (&c)[32], uint64_t a, uint64_t b
       : "l"(a), "l"(b), "r"(int{add}));
 }
 __device__ inline void MultiplyTransposed(float (&c)[64], uint64_t a, uint64_t b, bool add) {
-  LT2_WARPGROUP_ASM(
+  LT2_HOPPER_ASM(
       "{.reg .pred p; setp.ne.b32 p, %66, 0; "
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -217,6 +210,4 @@ __device__ inline void MultiplyTransposed(float (&c)[64], uint64_t a, uint64_t b
 
 #undef LT2_EIGHT
 #undef LT2_TWO
-#undef LT2_WARPGROUP_ASM
-
 }  // namespace lt2::cuda
