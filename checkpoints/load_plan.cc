@@ -55,7 +55,7 @@ size_t LoadPlan::rounds() const {
   return most;
 }
 
-LoadPlan PlanLoad(const Manifest& manifest, std::span<const std::vector<Want>> wants, bool whole,
+LoadPlan PlanLoad(const Manifest& manifest, std::span<const std::vector<Want>> wants,
                   int64_t round_bytes) {
   const std::vector<std::vector<RankWant>> by_tensor = ByTensor(manifest, wants);
   std::vector<Share> shares(wants.size());
@@ -71,7 +71,7 @@ LoadPlan PlanLoad(const Manifest& manifest, std::span<const std::vector<Want>> w
         wanted[want.rank] += both->size();
         all += both->size();
       }
-      if (all == 0 && !whole) continue;
+      if (all == 0) continue;
       size_t reader = 0;
       for (size_t r = 1; r < shares.size(); ++r) {
         if (wanted[r] > wanted[reader] ||

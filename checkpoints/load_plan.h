@@ -33,9 +33,8 @@ struct LoadPlan {
 };
 
 // wants: by rank. A box is read by the rank that wants the most of it; of several, by the one that
-// has read the least. Boxes that nobody wants are read with `whole` only. In a round a rank reads,
-// and passes on, about `round_bytes` at most.
-LoadPlan PlanLoad(const Manifest& manifest, std::span<const std::vector<Want>> wants, bool whole,
+// has read the least. In a round a rank reads, and passes on, about `round_bytes` at most.
+LoadPlan PlanLoad(const Manifest& manifest, std::span<const std::vector<Want>> wants,
                   int64_t round_bytes);
 
 }  // namespace lt2

@@ -140,7 +140,7 @@ absl::Status Checkpoint::Load(std::span<const TensorPiece> pieces, const LoadOpt
   Loading loading(
       manifest_, ordered, wants, [this](const std::string& name) { return OpenFile(name); },
       *group_);
-  loading.Run(PlanLoad(manifest_, wants, options.whole, options.round_bytes));
+  loading.Run(PlanLoad(manifest_, wants, options.round_bytes));
   return AgreeOn(loading.failure(), loading.damages());
 }
 

@@ -3,9 +3,9 @@
 //   ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory, world));
 //   RETURN_IF_ERROR(checkpoint.Load(pieces));
 //
-// The ranks of a group read together: every byte is read once, by one of them, who holds it against
-// its hash and passes it on to those that want it. So a load costs the disk no more than the
-// checkpoint's bytes, and nothing goes unchecked.
+// The ranks of a group read together: a stored box of which anything is wanted is read once, by one
+// of them, who holds it against its hash and passes it on to those that want it. So a load costs the
+// disk no more than the boxes' bytes, and nothing that is loaded goes unchecked.
 #pragma once
 
 #include <map>
@@ -24,8 +24,6 @@ namespace lt2 {
 struct LoadOptions {
   // f32 and f64 may be loaded into each other; otherwise dtypes must agree.
   bool convert = false;
-  // Also read and check what no piece wants.
-  bool whole = false;
   // What a rank reads, and passes on, at a time; some times as much is held in memory.
   int64_t round_bytes = 16 << 20;
 };

@@ -111,8 +111,7 @@ absl::StatusOr<StartingPoint> LoadFrom(const std::string& path, bool weights_onl
   std::vector<TensorPiece> pieces = PiecesOf(step, /*owned=*/false);
   if (weights_only) std::erase_if(pieces, [](const TensorPiece& p) { return p.group != "param"; });
   RETURN_IF_ERROR(CheckTensors(checkpoint, pieces, weights_only, config, world));
-  // Weights alone are taken of a sound checkpoint too.
-  RETURN_IF_ERROR(checkpoint.Load(pieces, {.convert = true, .whole = true}));
+  RETURN_IF_ERROR(checkpoint.Load(pieces, {.convert = true}));
   StartingPoint start;
   start.checkpoint = path;
   start.mesh = info.mesh;

@@ -32,15 +32,15 @@ struct StartingPoint {
 std::vector<TensorPiece> PiecesOf(TrainStep& step, bool owned);
 
 // Loads what `resume` ("auto", "never", a path) and `init_from` (a path; "": none) ask for into
-// `step`. Where `resume` finds a checkpoint init_from is looked up and not used. Every byte of what
-// is loaded is read once by all ranks together and held against its hash; where one is found
-// damaged all leave that checkpoint with a warning for the next older one of the run, which
-// replaces all that was loaded. At success the directory's checkpoints of later steps than the
-// starting one (of every step where the run begins anew) are set aside. Collective. After an error
-// `step` is not to be used. NotFound: a path leads to no checkpoint; InvalidArgument: the stored
-// tensors are not those of the configuration, the tokenizer differs, counters of the optimizer are
-// missing, or `resume` is empty; DataLoss: the checkpoint that was named, or every one of the run,
-// is damaged.
+// `step`. Where `resume` finds a checkpoint init_from is looked up and not used; of init_from's the
+// parameters alone are read. What is loaded is read once by all ranks together and held against its
+// hashes; where one is found damaged all leave that checkpoint with a warning for the next older
+// one of the run, which replaces all that was loaded. At success the directory's checkpoints of
+// later steps than the starting one (of every step where the run begins anew) are set aside.
+// Collective. After an error `step` is not to be used. NotFound: a path leads to no checkpoint;
+// InvalidArgument: the stored tensors are not those of the configuration, the tokenizer differs,
+// counters of the optimizer are missing, or `resume` is empty; DataLoss: the checkpoint that was
+// named, or every one of the run, is damaged.
 absl::StatusOr<StartingPoint> LoadStart(const std::string& checkpoints_dir,
                                         const std::string& resume, const std::string& init_from,
                                         const RunConfig& config, const Loader& loader,

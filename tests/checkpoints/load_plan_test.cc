@@ -47,8 +47,7 @@ TEST(LoadPlan, EveryWantedBoxIsReadOnceFromFirstRowToLastByOneRank) {
         mine.push_back({tensor, RandomBox(manifest.tensors[tensor].shape, dice)});
       }
     }
-    const bool whole = dice.Below(2) == 1;
-    const LoadPlan plan = PlanLoad(manifest, wants, whole, 1 + dice.Below(5000));
+    const LoadPlan plan = PlanLoad(manifest, wants, 1 + dice.Below(5000));
     ASSERT_EQ(plan.readers.size(), wants.size());
 
     std::map<std::pair<int, int>, std::pair<size_t, int64_t>> read;  // reader, next row, by box
@@ -70,7 +69,7 @@ TEST(LoadPlan, EveryWantedBoxIsReadOnceFromFirstRowToLastByOneRank) {
     for (int t = 0; t < static_cast<int>(manifest.tensors.size()); ++t) {
       for (int b = 0; b < static_cast<int>(manifest.tensors[t].boxes.size()); ++b) {
         const Box& box = manifest.tensors[t].boxes[b].box;
-        bool wanted = whole;
+        bool wanted = false;
         for (const std::vector<Want>& mine : wants) {
           for (const Want& want : mine) {
             wanted |= want.tensor == t && Intersect(want.box, box).has_value();
@@ -104,7 +103,7 @@ TEST(LoadPlan, WhoAloneWantsABoxReadsItAndTheOthersAreShared) {
       for (std::vector<Want>& mine : wants) mine.push_back({t, whole});
     }
   }
-  const LoadPlan plan = PlanLoad(manifest, wants, /*whole=*/false, 1 << 20);
+  const LoadPlan plan = PlanLoad(manifest, wants, 1 << 20);
   std::vector<int> reader(40, -1);
   for (int r = 0; r < 4; ++r) {
     EXPECT_EQ(BytesOf(plan.readers[r]), 10 * 240) << r;
@@ -121,7 +120,7 @@ TEST(LoadPlan, RoundsAreFullAndNoFuller) {
   manifest.tensors.push_back({.shape = {1000, 8}, .boxes = {{.box = {{0, 0}, {1000, 8}}}}});
   for (int ranks : {1, 3}) {
     Wants wants(ranks, {{0, Box::Whole({1000, 8})}});
-    const LoadPlan plan = PlanLoad(manifest, wants, false, 960);
+    const LoadPlan plan = PlanLoad(manifest, wants, 960);
     const int64_t rows = 960 / (32 * ranks);  // as many as may be passed on
     ASSERT_EQ(plan.rounds(), (1000 + rows - 1) / rows);
     for (size_t i = 0; i + 1 < plan.rounds(); ++i) {

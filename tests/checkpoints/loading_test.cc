@@ -27,14 +27,14 @@ std::vector<std::vector<TensorPiece>> RandomWants(const std::vector<SampleTensor
   return pieces;
 }
 
-// Of the manifest, of the files' frames, and of the boxes that somebody wants, or of all.
+// Of the manifest, of the files' frames, and of the boxes that somebody wants.
 int64_t BytesToRead(const std::string& directory, const Manifest& manifest,
-                    const std::vector<std::vector<TensorPiece>>& pieces, bool whole) {
+                    const std::vector<std::vector<TensorPiece>>& pieces) {
   int64_t bytes =
       manifest.bytes() + FileSystem::Get().FileSize(JoinPath(directory, kManifestFile)).value();
   for (const StoredTensor& tensor : manifest.tensors) {
     for (const StoredBox& stored : tensor.boxes) {
-      bool wanted = whole;
+      bool wanted = false;
       for (const auto& mine : pieces) {
         for (const TensorPiece& piece : mine) {
           wanted |= piece.path() == tensor.path() && Intersect(piece.box, stored.box).has_value();
@@ -57,7 +57,7 @@ TEST(Loading, AnyRanksGetAnyBoxesAndEachByteIsReadOnce) {
     const auto saved = SaveSample(directory.path(), 1, seed, writers);
     ASSERT_TRUE(saved.ok()) << saved.status();
     const auto pieces = RandomWants(tensors, readers, dice);
-    LoadOptions options{.whole = dice.Below(2) == 1};
+    LoadOptions options;
     const std::vector<int64_t> sizes = {1, 100, 3000, options.round_bytes};
     options.round_bytes = sizes[dice.Below(sizes.size())];
 
@@ -76,7 +76,7 @@ TEST(Loading, AnyRanksGetAnyBoxesAndEachByteIsReadOnce) {
     });
     const Manifest manifest = ReadManifest(saved->path).value();
     EXPECT_EQ(std::accumulate(read.begin(), read.end(), int64_t{0}),
-              BytesToRead(saved->path, manifest, pieces, options.whole));
+              BytesToRead(saved->path, manifest, pieces));
   }
 }
 

@@ -127,6 +127,12 @@ TEST_F(ResumeMeshes, LittleMoreIsReadThanIsNeeded) {
         EXPECT_EQ(start->bytes_read, size);
         world.Barrier();
         EXPECT_LE(static_cast<double>(start->bytes_read), 1.05 * static_cast<double>(needed));
+        const auto from_weights =
+            LoadStart(Path("new"), "never", path, config, *loader, step, world);
+        ASSERT_TRUE(from_weights.ok()) << from_weights.status();
+        const int64_t weights = 4 * LanguageModel(config.model).params().elements();
+        EXPECT_LE(static_cast<double>(from_weights->bytes_read),
+                  1.05 * static_cast<double>(weights));
       });
     }
   }
