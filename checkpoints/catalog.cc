@@ -112,17 +112,12 @@ absl::StatusOr<std::vector<std::string>> NewestFirst(const std::string& root) {
 absl::StatusOr<std::string> FindNewestSound(const std::string& root, const WarningSink& warn) {
   ASSIGN_OR_RETURN(const std::vector<std::string> paths, NewestFirst(root));
   if (paths.empty()) return NoCheckpoint(root);
-  for (const std::string& path : paths) {
-    const absl::StatusOr<VerifyReport> report = Verify(path);
-    // A file in a checkpoint's place, or one removed meanwhile, must not look like a fresh start.
-    if (!report.ok() && !absl::IsNotFound(report.status())) return report.status();
-    if (report.ok() && report->sound()) return path;
-    const absl::Status why = report.ok() ? report->status() : report.status();
-    warn(StrCat(why.message(), "\n  looking for an older checkpoint"));
-  }
-  return absl::DataLossError(
-      StrCat(root, ": all ", paths.size(),
-             " checkpoints are damaged; to begin anew choose another run directory"));
+  const auto verified = [](const std::string& path) -> absl::StatusOr<std::string> {
+    ASSIGN_OR_RETURN(const VerifyReport report, Verify(path));
+    RETURN_IF_ERROR(report.status());
+    return path;
+  };
+  return FirstSound(paths, "choose another run directory", warn, verified);
 }
 
 std::string NewestThatOpens(const std::string& root) {

@@ -7,14 +7,17 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "checkpoints/manifest.h"
 #include "checkpoints/scan.h"
+#include "core/strings.h"
 
 namespace lt2 {
 
@@ -33,10 +36,29 @@ absl::StatusOr<std::vector<std::string>> NewestFirst(const std::string& root);
 
 using WarningSink = std::function<void(const std::string&)>;
 
+// What `take` makes of the first of `paths` (one at least) that it finds sound. It returns DataLoss
+// of a damaged one and NotFound of a file in a checkpoint's place, or where one was removed
+// meanwhile: `warn` is told, and the next path is taken. DataLoss, which ends with `advice`, where
+// none is left. Any other error is returned, for it is no reason to take an older checkpoint.
+template <class Take>
+std::invoke_result_t<Take, const std::string&> FirstSound(std::span<const std::string> paths,
+                                                          std::string_view advice,
+                                                          const WarningSink& warn,
+                                                          const Take& take) {
+  for (size_t i = 0;; ++i) {
+    auto taken = take(paths[i]);
+    if (!absl::IsDataLoss(taken.status()) && !absl::IsNotFound(taken.status())) return taken;
+    const std::string why(taken.status().message());
+    if (i + 1 == paths.size()) {
+      return absl::DataLossError(StrCat(why, "\nno sound checkpoint is left: ", advice));
+    }
+    warn(StrCat(why, "\n  looking for an older checkpoint"));
+  }
+}
+
 // The newest checkpoint all of whose bytes match its manifest. Damaged ones are skipped with a
 // warning naming file and tensor. NotFound if there is no checkpoint; DataLoss if all are damaged;
-// InvalidArgument if the newest one needs a newer program; else what kept one from being read,
-// which is no reason to take an older one.
+// InvalidArgument if the newest one needs a newer program; else what kept one from being read.
 absl::StatusOr<std::string> FindNewestSound(const std::string& root, const WarningSink& warn);
 
 // The path of the newest checkpoint that opens (manifest, sizes and frames), "" if none does.

@@ -8,11 +8,11 @@
 
 namespace lt2 {
 
-absl::StatusOr<LoadedModel> LoadModel(const std::string& path, DType dtype, Device device) {
-  LoadedModel loaded{.dtype = dtype};
-  ASSIGN_OR_RETURN(loaded.checkpoint,
-                   ResolveCheckpoint(path, [](const std::string& text) { LogWarn(text); }));
-  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(loaded.checkpoint));
+namespace {
+
+absl::StatusOr<LoadedModel> LoadFrom(const std::string& path, DType dtype, Device device) {
+  LoadedModel loaded{.checkpoint = path, .dtype = dtype};
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(path));
   loaded.step = checkpoint.info().step;
   ASSIGN_OR_RETURN(loaded.config, ParseRunConfig(checkpoint.info().config,
                                                  loaded.checkpoint + "/" + kManifestFile));
@@ -29,6 +29,14 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& path, DType dtype, Devi
   }
   RETURN_IF_ERROR(checkpoint.Load(pieces, {.convert = true}));
   return loaded;
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedModel> LoadModel(const std::string& path, DType dtype, Device device) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> paths, CheckpointsAt(path));
+  return FirstSound(paths, "name another one", LogWarn,
+                    [&](const std::string& at) { return LoadFrom(at, dtype, device); });
 }
 
 }  // namespace lt2

@@ -19,8 +19,9 @@ struct LoadedModel {
   std::unique_ptr<LanguageModel> model;  // parameters bound on the device
 };
 
-// `dtype`: what the parameters are loaded as. NotFound, DataLoss or InvalidArgument naming the
-// path.
+// From a run directory the newest checkpoint whose parameters are sound: they are held against
+// their hashes as they are read. `dtype`: what they are loaded as. NotFound, DataLoss or
+// InvalidArgument naming the path.
 absl::StatusOr<LoadedModel> LoadModel(const std::string& path, DType dtype, Device device);
 
 }  // namespace lt2

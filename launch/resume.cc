@@ -86,9 +86,26 @@ absl::StatusOr<std::vector<std::string>> Lookup(std::string_view flag, const std
   return BroadcastList(world, found);
 }
 
+// The checkpoints of steps before `step`, newest first.
+absl::StatusOr<std::vector<std::string>> NewestBefore(const std::string& checkpoints_dir,
+                                                      int64_t step) {
+  ASSIGN_OR_RETURN(std::vector<StepDirectory> steps, ListSteps(checkpoints_dir));
+  std::vector<std::string> paths;
+  for (auto it = steps.rbegin(); it != steps.rend(); ++it) {
+    if (it->step < step) paths.push_back(it->path);
+  }
+  if (!paths.empty()) return paths;
+  return absl::NotFoundError(
+      StrCat("--replay ", step, ": ", checkpoints_dir,
+             " has no checkpoint of an earlier step; keep more of them with checkpoint.keep_last "
+             "or checkpoint.keep_every"));
+}
+
 // The run's own checkpoints that may be gone on from, newest first. Collective.
 absl::StatusOr<std::vector<std::string>> ToResume(const std::string& checkpoints_dir,
-                                                  const std::string& resume, Communicator& world) {
+                                                  const StartOptions& options,
+                                                  Communicator& world) {
+  const std::string& resume = options.resume;
   if (resume.empty()) {
     return absl::InvalidArgumentError(
         "--resume is empty; it may be auto, never, or the path of a checkpoint or a run directory");
@@ -96,7 +113,10 @@ absl::StatusOr<std::vector<std::string>> ToResume(const std::string& checkpoints
   if (resume == "never") return std::vector<std::string>();
   if (resume != "auto") return Lookup("--resume", resume, world);
   absl::StatusOr<std::vector<std::string>> own = std::vector<std::string>();
-  if (world.rank() == 0) own = NewestFirst(checkpoints_dir);
+  if (world.rank() == 0) {
+    own = options.replay > 0 ? NewestBefore(checkpoints_dir, options.replay)
+                             : NewestFirst(checkpoints_dir);
+  }
   return BroadcastList(world, own);
 }
 
@@ -129,29 +149,6 @@ absl::StatusOr<StartingPoint> LoadFrom(const std::string& path, bool weights_onl
         "seed), so samples may repeat");
   }
   return start;
-}
-
-// The first sound one of `paths`, of which there is one at least. What is loaded of a damaged one
-// does not stay: the next one has the same tensors, and an error ends the run. Collective.
-absl::StatusOr<StartingPoint> LoadFirstSound(std::span<const std::string> paths, bool weights_only,
-                                             const RunConfig& config, const Loader& loader,
-                                             TrainStep& step, Communicator& world) {
-  for (size_t i = 0;; ++i) {
-    absl::StatusOr<StartingPoint> start =
-        LoadFrom(paths[i], weights_only, config, loader, step, world);
-    // A file in a checkpoint's place, or one removed meanwhile, is passed over as well.
-    const bool damaged = absl::IsDataLoss(start.status()) || absl::IsNotFound(start.status());
-    if (!damaged) return start;
-    if (i + 1 == paths.size()) {
-      return absl::DataLossError(
-          StrCat(start.status().message(), "\nno sound checkpoint is left: ",
-                 weights_only ? "choose another one for --init-from"
-                              : "name another one, or begin anew in another run directory"));
-    }
-    if (world.rank() == 0) {
-      LogWarn(StrCat(start.status().message(), "\n  looking for an older checkpoint"));
-    }
-  }
 }
 
 }  // namespace
@@ -196,24 +193,34 @@ std::vector<std::string> DifferentKeys(const std::string& then, const std::strin
 }
 
 absl::StatusOr<StartingPoint> LoadStart(const std::string& checkpoints_dir,
-                                        const std::string& resume, const std::string& init_from,
-                                        const RunConfig& config, const Loader& loader,
-                                        TrainStep& step, Communicator& world) {
-  ASSIGN_OR_RETURN(std::vector<std::string> paths, ToResume(checkpoints_dir, resume, world));
+                                        const StartOptions& options, const RunConfig& config,
+                                        const Loader& loader, TrainStep& step,
+                                        Communicator& world) {
+  ASSIGN_OR_RETURN(std::vector<std::string> paths, ToResume(checkpoints_dir, options, world));
   const bool resumes = !paths.empty();
+  const std::string& init_from = options.init_from;
   if (!init_from.empty()) {
     ASSIGN_OR_RETURN(std::vector<std::string> weights, Lookup("--init-from", init_from, world));
     if (!resumes) paths = std::move(weights);
   }
   StartingPoint start;
   if (!paths.empty()) {
-    ASSIGN_OR_RETURN(start,
-                     LoadFirstSound(paths, /*weights_only=*/!resumes, config, loader, step, world));
+    const char* advice = resumes ? "name another one, or begin anew in another run directory"
+                                 : "choose another one for --init-from";
+    const auto warn = [&](const std::string& text) {
+      if (world.rank() == 0) LogWarn(text);
+    };
+    // What was loaded of a damaged one does not stay: the next one has the same tensors.
+    const auto load = [&](const std::string& path) {
+      return LoadFrom(path, /*weights_only=*/!resumes, config, loader, step, world);
+    };
+    ASSIGN_OR_RETURN(start, FirstSound(paths, advice, warn, load));
   }
   if (resumes && !init_from.empty()) {
     LogInfo(
         StrCat("--init-from ", init_from, " is not used: the run goes on from ", start.checkpoint));
   }
+  if (options.replay > 0) return start;
   absl::Status aside;
   if (world.rank() == 0) aside = SetAsideAfter(checkpoints_dir, resumes ? start.state.step : -1);
   RETURN_IF_ERROR(Agree(world, aside));

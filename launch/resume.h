@@ -19,6 +19,13 @@ struct RunState {
   int64_t samples = 0;  // consumed: the position in the data
 };
 
+struct StartOptions {
+  std::string resume = "auto";  // auto, never, or a path
+  std::string init_from;        // a path; "": none
+  // > 0: auto finds checkpoints of earlier steps than this one alone, and none is set aside.
+  int64_t replay = 0;
+};
+
 struct StartingPoint {
   RunState state;
   std::string checkpoint;                // "" if none was loaded
@@ -31,20 +38,19 @@ struct StartingPoint {
 // holds.
 std::vector<TensorPiece> PiecesOf(TrainStep& step, bool owned);
 
-// Loads what `resume` ("auto", "never", a path) and `init_from` (a path; "": none) ask for into
-// `step`. Where `resume` finds a checkpoint init_from is looked up and not used; of init_from's the
-// parameters alone are read. What is loaded is read once by all ranks together and held against its
-// hashes; where one is found damaged all leave that checkpoint with a warning for the next older
-// one of the run, which replaces all that was loaded. At success the directory's checkpoints of
-// later steps than the starting one (of every step where the run begins anew) are set aside.
-// Collective. After an error `step` is not to be used. NotFound: a path leads to no checkpoint;
+// Loads what `resume` and `init_from` ask for into `step`. Where `resume` finds a checkpoint
+// init_from is looked up and not used; of init_from's the parameters alone are read. What is loaded
+// is read once by all ranks together and held against its hashes; where one is found damaged all
+// leave that checkpoint with a warning for the next older one of the run, which replaces all that
+// was loaded. At success the directory's checkpoints of later steps than the starting one (of every
+// step where the run begins anew) are set aside. Collective. After an error `step` is not to be
+// used. NotFound: a path leads to no checkpoint, or there is none before the replayed step;
 // InvalidArgument: the stored tensors are not those of the configuration, the tokenizer differs,
 // counters of the optimizer are missing, or `resume` is empty; DataLoss: the checkpoint that was
 // named, or every one of the run, is damaged.
 absl::StatusOr<StartingPoint> LoadStart(const std::string& checkpoints_dir,
-                                        const std::string& resume, const std::string& init_from,
-                                        const RunConfig& config, const Loader& loader,
-                                        TrainStep& step, Communicator& world);
+                                        const StartOptions& options, const RunConfig& config,
+                                        const Loader& loader, TrainStep& step, Communicator& world);
 
 // Counters that a checkpoint carries along.
 nlohmann::json ToJson(const OptimizerCounters& counters);

@@ -155,30 +155,32 @@ absl::Status Trainer::Prepare() {
 absl::Status Trainer::OpenRunDir() {
   paths_.root = options_.run_dir.empty() ? config_.run.dir : options_.run_dir;
   absl::Status status;
-  if (world_.rank() == 0 && !options_.rehearse) {
+  if (world_.rank() == 0 && options_.replay == 0) {
     auto opened = RunDir::Open(paths_.root);
     status = opened.status();
     if (opened.ok()) run_dir_ = *std::move(opened);
   }
   RETURN_IF_ERROR(Agree(world_, status));
-  if (!options_.rehearse) LogToRunDir(paths_, world_.rank());
+  if (options_.replay == 0) LogToRunDir(paths_, world_.rank());
   saver_ = std::make_unique<Saver>(
       config_, mesh_, *loader_, world_, paths_.checkpoints(), run_dir_.get(),
       Saver::Hooks{
           .progress = [this](const char* phase) { watchdog_->Progress(phase); },
           .say = [this](std::string_view event, const JsonLine& fields) { Event(event, fields); }});
-  return options_.rehearse ? absl::OkStatus() : saver_->Reserve(*step_);
+  return options_.replay > 0 ? absl::OkStatus() : saver_->Reserve(*step_);
 }
 
 absl::Status Trainer::Start() {
   const double begun = MonotonicSeconds();
-  ASSIGN_OR_RETURN(const StartingPoint start,
-                   LoadStart(options_.rehearse ? "" : paths_.checkpoints(), options_.resume,
-                             options_.init_from, config_, *loader_, *step_, world_));
+  ASSIGN_OR_RETURN(
+      const StartingPoint start,
+      LoadStart(paths_.checkpoints(), {options_.resume, options_.init_from, options_.replay},
+                config_, *loader_, *step_, world_));
   const double loading_s = MonotonicSeconds() - begun;
   const JsonLine environment = Environment(config_, mesh_, options_.device, world_);
   if (run_dir_ != nullptr) MustHold(run_dir_->Describe(config_.ToToml(), environment));
   state_ = start.state;
+  result_.from = state_.step;
   if (start.checkpoint.empty() || state_.step == 0) {
     Event("start", {{"ranks", world_.size()}, {"init_from", start.checkpoint}});
   } else {
@@ -208,9 +210,9 @@ absl::Status Trainer::Start() {
   }
   watchdog_ =
       std::make_unique<Watchdog>(world_, config_.run.first_step_limit, config_.run.stall_limit,
-                                 options_.rehearse ? "" : paths_.logs());
+                                 options_.replay > 0 ? "" : paths_.logs());
   RETURN_IF_ERROR(Steps());
-  if (options_.rehearse) return absl::OkStatus();
+  if (options_.replay > 0) return absl::OkStatus();
   watchdog_->Progress("last checkpoint");
   if (saver_->saved_step() != state_.step) RETURN_IF_ERROR(saver_->Save(*step_, state_));
   return saver_->Finish();
@@ -239,7 +241,7 @@ absl::Status Trainer::Steps() {
       LogInfo(
           ConsoleLine(metrics, last, clock_.average() * static_cast<double>(last - state_.step)));
     }
-    if (!options_.rehearse) RETURN_IF_ERROR(AfterStep(report, metrics));
+    if (options_.replay == 0) RETURN_IF_ERROR(AfterStep(report, metrics));
     watchdog_->StepDone();
   }
   return absl::OkStatus();

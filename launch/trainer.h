@@ -20,11 +20,14 @@ struct TrainOptions {
   std::string init_from;        // a checkpoint whose weights alone start a new run
   int64_t max_steps = 0;   // end after this step, counted from the run's start; 0: the schedule
   double max_minutes = 0;  // stop (as a signal does) after so long; 0: never
-  bool rehearse = false;   // write and delete nothing, and do not validate
+  // > 0: run this recorded step again, from a checkpoint before it: write and delete nothing, and
+  // do not validate.
+  int64_t replay = 0;
 };
 
 struct TrainResult {
   bool stopped = false;  // early, with the state saved: run again
+  int64_t from = 0;      // the step it began after
   int64_t step = 0, tokens = 0;
   double loss = 0;        // of the last step; NaN if there was none
   double grad_norm = 0;   // likewise

@@ -125,7 +125,7 @@ class SavedRuns : public testing::Test {
       const int64_t documents = loader->max_documents(config.batch.micro_batch);
       TrainStep step(StepOptionsFor(config, axes, {}, documents, world).value(), axes, groups);
       step.InitializeParameters(/*seed=*/99);
-      const auto start = LoadStart(Path(run), from, "", config, *loader, step, world);
+      const auto start = LoadStart(Path(run), {.resume = from}, config, *loader, step, world);
       ASSERT_TRUE(start.ok()) << start.status();
       EXPECT_EQ(start->bytes_read, bytes) << "not every byte is read once";
       step.optimizer().WaitForValues();

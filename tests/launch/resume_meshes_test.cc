@@ -122,13 +122,13 @@ TEST_F(ResumeMeshes, LittleMoreIsReadThanIsNeeded) {
         for (const TensorPiece& piece : PiecesOf(step, /*owned=*/false)) {
           needed += piece.tensor.bytes();
         }
-        const auto start = LoadStart(Path("new"), path, "", config, *loader, step, world);
+        const auto start = LoadStart(Path("new"), {.resume = path}, config, *loader, step, world);
         ASSERT_TRUE(start.ok()) << start.status();
         EXPECT_EQ(start->bytes_read, size);
         world.Barrier();
         EXPECT_LE(static_cast<double>(start->bytes_read), 1.05 * static_cast<double>(needed));
-        const auto from_weights =
-            LoadStart(Path("new"), "never", path, config, *loader, step, world);
+        const auto from_weights = LoadStart(Path("new"), {.resume = "never", .init_from = path},
+                                            config, *loader, step, world);
         ASSERT_TRUE(from_weights.ok()) << from_weights.status();
         const int64_t weights = 4 * LanguageModel(config.model).params().elements();
         EXPECT_LE(static_cast<double>(from_weights->bytes_read),

@@ -15,6 +15,8 @@
 #include "core/strings.h"
 #include "launch/import_model.h"
 #include "launch/metrics.h"
+#include "launch/model_loader.h"
+#include "launch/replay.h"
 #include "launch/trainer.h"
 #include "parallel/thread_communicator.h"
 #include "tests/support/temporary_directory.h"
@@ -97,6 +99,15 @@ class ResumeTest : public testing::Test {
   double Loss(const std::string& run, int64_t step) const {
     return ReadMetrics(Path(run))->steps.at(step)["loss"].get<double>();
   }
+  // Flips a bit of the tensor. Returns the file's name.
+  static std::string Damage(const std::string& checkpoint, const std::string& tensor) {
+    const Manifest manifest = ReadManifest(checkpoint).value();
+    const StoredBox& box = manifest.Find(tensor)->boxes[0];
+    std::fstream file(JoinPath(checkpoint, box.file));
+    const int byte = file.seekg(box.offset).get();
+    file.seekp(box.offset).put(static_cast<char>(byte ^ 4));
+    return box.file;
+  }
   std::string Log(const std::string& run) const {
     return FileSystem::Get().ReadFile(Path(run + "/log.txt")).value();
   }
@@ -153,27 +164,52 @@ TEST_F(ResumeTest, ARefusedStartMovesNothing) {
 TEST_F(ResumeTest, ADamagedPathIsRefusedOnAnyMesh) {
   MustTrain("run", {.max_steps = 1});
   const std::string path = CheckpointPath("run", 1);
-  const Manifest manifest = ReadManifest(path).value();
-  for (const char* name : {"adam_m/embed.weight", "param/embed.weight"}) {
-    const StoredTensor* tensor = manifest.Find(name);
-    ASSERT_NE(tensor, nullptr);
-    std::fstream shard(path + "/" + tensor->boxes[0].file);
-    shard.seekp(tensor->boxes[0].offset).put('\x55');
-    shard.close();
+  for (const std::string name : {"adam_m/embed.weight", "param/embed.weight"}) {
+    const std::string file = Damage(path, name);
     for (const TrainOptions& options :
          {TrainOptions{.resume = path}, TrainOptions{.init_from = path, .max_steps = 1}}) {
       SCOPED_TRACE(StrCat(name, " ", options.init_from));
       const absl::Status status = TrainOn(4, "other", options).status();
-      if (!options.init_from.empty() && tensor->group != "param") {
+      if (!options.init_from.empty() && name.starts_with("adam_m")) {
         EXPECT_TRUE(status.ok()) << status;
         std::filesystem::remove_all(Path("other"));
         continue;
       }
       EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-      EXPECT_THAT(std::string(status.message()),
-                  HasSubstr(StrCat(tensor->boxes[0].file, ": ", name)));
+      EXPECT_THAT(std::string(status.message()), HasSubstr(StrCat(file, ": ", name)));
     }
   }
+}
+
+TEST_F(ResumeTest, AReplayGoesFromTheNewestSoundCheckpointBeforeIt) {
+  MustTrain("run", {.max_steps = 4}, {"checkpoint.keep_last=5"});
+  Damage(CheckpointPath("run", 3), "adam_v/embed.weight");
+  const RunConfig config = ParseRunConfig(kConfig, Path("config.toml"), {}).value();
+  const auto world = MakeGroupOfOne();
+  const auto result = Replay(config, {.run_dir = Path("run")}, 4, *world);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->from, 2);
+  EXPECT_TRUE(result->same()) << result->Verdict();
+  EXPECT_THAT(Checkpoints("run"), ElementsAre(StepName(1), StepName(2), StepName(3), StepName(4)));
+  const absl::Status none = Replay(config, {.run_dir = Path("run")}, 1, *world).status();
+  EXPECT_TRUE(absl::IsNotFound(none)) << none;
+  EXPECT_THAT(std::string(none.message()), HasSubstr("no checkpoint of an earlier step"));
+}
+
+TEST_F(ResumeTest, AModelIsLoadedFromWhereItsParametersAreSound) {
+  MustTrain("run", {.max_steps = 2});
+  const auto load = [&](const std::string& path) {
+    return LoadModel(path, DType::kF32, {Backend::kCpu});
+  };
+  Damage(CheckpointPath("run", 2), "adam_m/embed.weight");
+  EXPECT_EQ(load(Path("run"))->step, 2);
+  const std::string file = Damage(CheckpointPath("run", 2), "param/embed.weight");
+  EXPECT_EQ(load(Path("run"))->step, 1);
+  const absl::Status named = load(CheckpointPath("run", 2)).status();
+  EXPECT_TRUE(absl::IsDataLoss(named)) << named;
+  EXPECT_THAT(std::string(named.message()), HasSubstr(file + ": param/embed.weight"));
+  Damage(CheckpointPath("run", 1), "param/embed.weight");
+  EXPECT_TRUE(absl::IsDataLoss(load(Path("run")).status()));
 }
 
 TEST_F(ResumeTest, ASmallerOrLargerModelIsRefusedByName) {
