@@ -4,8 +4,8 @@
 //   RETURN_IF_ERROR(checkpoint.Load(pieces));
 //
 // The ranks of a group read together: a stored box of which anything is wanted is read once, by one
-// of them, who holds it against its hash and passes it on to those that want it. So a load costs the
-// disk no more than the boxes' bytes, and nothing that is loaded goes unchecked.
+// of them, who holds it against its hash and passes it on to those that want it. So a load costs
+// the disk no more than the boxes' bytes, and nothing that is loaded goes unchecked.
 #pragma once
 
 #include <map>

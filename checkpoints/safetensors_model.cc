@@ -12,7 +12,6 @@ namespace lt2 {
 namespace {
 
 constexpr std::string_view kIndexEnd = ".index.json";
-constexpr int64_t kMostIndex = 100'000'000;  // bytes, as of a header
 
 // The file or index to begin with.
 absl::StatusOr<std::string> EntryOf(const std::string& path) {
@@ -68,13 +67,7 @@ absl::Status SafetensorsModel::AddFile(const std::string& path) {
 }
 
 absl::Status SafetensorsModel::AddIndexed(const std::string& index) {
-  FileSystem& system = FileSystem::Get();
-  ASSIGN_OR_RETURN(const int64_t bytes, system.FileSize(index));
-  if (bytes > kMostIndex) {
-    return absl::DataLossError(
-        StrCat(index, ": has ", bytes, " bytes, ", kMostIndex, " are allowed"));
-  }
-  ASSIGN_OR_RETURN(const std::string text, system.ReadFile(index));
+  ASSIGN_OR_RETURN(const std::string text, FileSystem::Get().ReadFile(index, kMostText));
   ASSIGN_OR_RETURN(const auto file_of, ParseSafetensorsIndex(text, index));
   std::set<std::string> names;
   for (const auto& [tensor, file] : file_of) names.insert(file);

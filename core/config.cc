@@ -164,7 +164,7 @@ absl::StatusOr<ConfigTable> ConfigTable::Parse(std::string_view text, std::strin
 }
 
 absl::StatusOr<ConfigTable> ConfigTable::ParseFile(const std::string& path) {
-  ASSIGN_OR_RETURN(std::string text, FileSystem::Get().ReadFile(path));
+  ASSIGN_OR_RETURN(std::string text, FileSystem::Get().ReadFile(path, kMostText));
   return Parse(text, path);
 }
 

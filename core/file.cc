@@ -59,11 +59,16 @@ absl::Status WriteAll(int fd, std::string_view content, const std::string& path)
 
 class PosixFileSystem : public FileSystem {
  public:
-  absl::StatusOr<std::string> ReadFile(const std::string& path) override {
+  absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t most) override {
     Descriptor file(OpenRetrying(path, O_RDONLY));
     if (!file.ok()) return ErrnoStatus(errno, "cannot open", path);
     struct stat info;
     if (::fstat(file.get(), &info) != 0) return ErrnoStatus(errno, "cannot inspect", path);
+    const auto too_large = [&] {
+      return absl::InvalidArgumentError(
+          StrCat(path, ": has more than ", most, " bytes, and such a file may not"));
+    };
+    if (info.st_size > most) return too_large();
     // Read to the end, not to the size: what /proc and pipes call their size is 0.
     std::string content;
     content.resize(info.st_size > 0 ? static_cast<size_t>(info.st_size) + 1 : size_t{4096});
@@ -74,6 +79,7 @@ class PosixFileSystem : public FileSystem {
       if (n < 0) return ErrnoStatus(errno, "cannot read", path);
       if (n == 0) break;
       filled += static_cast<size_t>(n);
+      if (static_cast<int64_t>(filled) > most) return too_large();
       if (filled == content.size()) content.resize(2 * content.size());
     }
     content.resize(filled);

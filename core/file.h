@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,9 @@
 
 namespace lt2 {
 
+// Bytes of a text that a user names: a device or a pipe in its place may have no end.
+constexpr int64_t kMostText = 100'000'000;
+
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
@@ -22,7 +26,11 @@ class FileSystem {
   static FileSystem& Get();
   static void Replace(FileSystem* other);  // nullptr restores the machine's own
 
-  virtual absl::StatusOr<std::string> ReadFile(const std::string& path) = 0;
+  // InvalidArgument where the file has more than `most` bytes.
+  virtual absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t most) = 0;
+  absl::StatusOr<std::string> ReadFile(const std::string& path) {
+    return ReadFile(path, std::numeric_limits<int64_t>::max());
+  }
   // Creates or replaces, and syncs to disk. Not atomic: write to a temporary name, then Rename.
   virtual absl::Status WriteFile(const std::string& path, std::string_view content) = 0;
   // Appends and flushes to the kernel (metrics survive a killed process).

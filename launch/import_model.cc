@@ -47,7 +47,7 @@ void WarnOfDifferences(const std::string& path, const ModelConfig& config) {
   const std::filesystem::path at(path);
   const std::string folder = FileSystem::Get().IsDirectory(path) ? at : at.parent_path();
   const std::string file = JoinPath(folder, "config.json");
-  const absl::StatusOr<std::string> text = FileSystem::Get().ReadFile(file);
+  const absl::StatusOr<std::string> text = FileSystem::Get().ReadFile(file, kMostText);
   if (!text.ok()) return;
   const absl::StatusOr<std::vector<std::string>> lines = DifferencesFrom(*text, file, config);
   if (!lines.ok()) return LogWarn(std::string(lines.status().message()));

@@ -121,8 +121,7 @@ absl::StatusOr<ConfigTable> ReadPreset(const std::string& name) {
 absl::StatusOr<ConfigTable> ReadConfig(const std::string& config) {
   FileSystem& files = FileSystem::Get();
   if (files.Exists(config) && !files.IsDirectory(config)) {
-    ASSIGN_OR_RETURN(const std::string text, files.ReadFile(config));
-    return ConfigTable::Parse(text, config);
+    return ConfigTable::ParseFile(config);
   }
   absl::StatusOr<ConfigTable> preset = ReadPreset(config);
   if (!absl::IsNotFound(preset.status())) return preset;

@@ -26,7 +26,7 @@ struct ScoreFlags {
 // One sequence a line, ids separated by blanks or commas.
 absl::StatusOr<std::vector<std::vector<int32_t>>> ReadSequences(const std::string& path,
                                                                 int64_t vocab) {
-  ASSIGN_OR_RETURN(std::string text, FileSystem::Get().ReadFile(path));
+  ASSIGN_OR_RETURN(std::string text, FileSystem::Get().ReadFile(path, kMostText));
   std::vector<std::vector<int32_t>> sequences;
   std::istringstream lines(text);
   std::string line;

@@ -244,9 +244,9 @@ TEST_F(UnreadableTest, AManifestOrAFolderThatDoesNotOpen) {
   class Denying : public FaultyFileSystem {
    public:
     explicit Denying(std::string denied) : denied_(std::move(denied)) {}
-    absl::StatusOr<std::string> ReadFile(const std::string& path) override {
+    absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t most) override {
       if (path == denied_) return absl::PermissionDeniedError(path);
-      return FaultyFileSystem::ReadFile(path);
+      return FaultyFileSystem::ReadFile(path, most);
     }
     absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
       if (path == denied_) return absl::PermissionDeniedError(path);

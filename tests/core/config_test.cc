@@ -117,6 +117,9 @@ TEST(Config, TextThatIsNoToml) {
   const absl::Status status = ConfigTable::Parse("a = 1\nb = [1,\n", "bad.toml").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(MessageOf(status).starts_with("bad.toml:")) << status;
+  const absl::Status endless = ConfigTable::ParseFile("/dev/zero").status();
+  EXPECT_EQ(endless.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(MessageOf(endless).starts_with("/dev/zero: has more than")) << endless;
   EXPECT_EQ(ConfigTable::ParseFile("/nowhere/at/all.toml").status().code(),
             absl::StatusCode::kNotFound);
 }

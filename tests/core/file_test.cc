@@ -45,6 +45,18 @@ TEST_F(FileTest, ReadsFilesWhoseSizeIsNotKnown) {
   EXPECT_NE(text->find("Name:"), std::string::npos);
 }
 
+TEST_F(FileTest, ReadsNoMoreThanIsAllowed) {
+  ASSERT_TRUE(files_.WriteFile(Path("a"), "12345").ok());
+  EXPECT_EQ(*files_.ReadFile(Path("a"), 5), "12345");
+  // /proc and /dev do not say how much there is.
+  for (const std::string& path :
+       {Path("a"), std::string("/proc/self/status"), std::string("/dev/zero")}) {
+    const absl::Status status = files_.ReadFile(path, 4).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_NE(status.message().find(path + ": has more than 4 bytes"), std::string::npos) << status;
+  }
+}
+
 TEST_F(FileTest, ListsSortedAndKnowsFolders) {
   ASSERT_TRUE(files_.MakeDirectories(Path("b/c/d")).ok());
   ASSERT_TRUE(files_.MakeDirectories(Path("b/c/d")).ok()) << "an existing folder is fine";

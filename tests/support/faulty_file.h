@@ -34,8 +34,8 @@ class FaultyFileSystem : public FileSystem {
   // What reached the disk: files and directories synced, by path at that time.
   const std::set<std::string>& synced() const { return synced_; }
 
-  absl::StatusOr<std::string> ReadFile(const std::string& path) override {
-    return real_.ReadFile(path);
+  absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t most) override {
+    return real_.ReadFile(path, most);
   }
   absl::Status WriteFile(const std::string& path, std::string_view content) override {
     if (!Fails()) {
