@@ -25,20 +25,20 @@ LinkedScan::LinkedScan(Tape& tape, StateLink& link, const char* name, std::span<
   exchange.arrive();
 }
 
-Tensor LinkedScan::EmptyState() const {
-  const Tensor& state = incoming_.state_1GKV;
-  return Tensor::Empty(state.shape(), state.dtype(), state.device());
-}
-
 std::vector<Var> LinkedScan::Record(Tape& tape, std::vector<Tensor> out, Node node) const {
   return tape.Record({&under_way_.launched(), 1}, std::move(out), std::move(node));
 }
 
-void LinkedScan::Backward(Stream& stream, GradSlot& slot, const Tensor& dincoming_1GKV,
-                          const Tensor& final_max_1G, Rest rest) const {
-  auto arriving = link_->ExchangeGradient(stream, dincoming_1GKV, incoming_, final_max_1G);
-  under_way_.HandOver(slot, [arriving = std::move(arriving), rest = std::move(rest)](
-                                std::span<GradSlot> dx) { rest(arriving(), dx); });
+void LinkedScan::Backward(Stream& stream, GradSlot& slot, const Tensor& final_max_1G,
+                          const Gradients& gradients) const {
+  const Tensor& state = incoming_.state_1GKV;
+  GradInto dincoming;
+  dincoming.to = Tensor::Empty(state.shape(), state.dtype(), state.device());
+  gradients({}, dincoming, {});
+  auto arriving = link_->ExchangeGradient(stream, dincoming.to, incoming_, final_max_1G);
+  under_way_.HandOver(slot, [arriving = std::move(arriving), gradients](std::span<GradSlot> dx) {
+    gradients(arriving(), {}, dx);
+  });
 }
 
 }  // namespace lt2

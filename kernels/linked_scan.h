@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/under_way.h"
+#include "kernels/scan.h"
 #include "kernels/state_link.h"
 
 namespace lt2 {
@@ -20,15 +21,17 @@ class LinkedScan {
       : LinkedScan(tape, link, name, in, Launch(tape, link, segment), meanwhile) {}
 
   const StateLink::Incoming& incoming() const { return incoming_; }
-  Tensor EmptyState() const;
   // The scan's own node, which has one input.
   std::vector<Var> Record(Tape& tape, std::vector<Tensor> out, Node node) const;
 
-  // From that node's backward: launches the exchange of the gradient of S_in. When what was done
-  // meanwhile has its gradients, rest(the gradient of S_out, the slots of the scan's inputs) runs.
-  using Rest = std::function<void(const Tensor& dfinal_1GKV, std::span<GradSlot> dx)>;
-  void Backward(Stream& stream, GradSlot& slot, const Tensor& dincoming_1GKV,
-                const Tensor& final_max_1G, Rest rest) const;
+  // A scan's backward: from the gradient of S_out, that of S_in, or with slots (`dx`) those of the
+  // scan's inputs. Neither gradient of a state need be there.
+  using Gradients = std::function<void(const Tensor& dfinal_1GKV, const GradInto& dinitial_1GKV,
+                                       std::span<GradSlot> dx)>;
+  // From that node's backward: finds the gradient of S_in alone and launches its exchange. When
+  // what was done meanwhile has its gradients, those of the inputs follow.
+  void Backward(Stream& stream, GradSlot& slot, const Tensor& final_max_1G,
+                const Gradients& gradients) const;
 
  private:
   struct Launched {

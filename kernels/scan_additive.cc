@@ -72,20 +72,21 @@ StateLink::Segment SegmentOf(Stream& stream, ScanAdditiveForwardArgs args) {
   return segment;
 }
 
-// With its working memory, which is let go.
-void Backward(Stream& stream, ScanAdditiveBackwardArgs args) {
+// Of the inputs where `dx` has their slots. The working memory is let go.
+void Backward(Stream& stream, ScanAdditiveBackwardArgs args, const Tensor& dfinal,
+              const GradInto& dinitial, std::span<GradSlot> dx) {
+  args.dfinal_DGKV = dfinal;
+  args.dinitial_DGKV = dinitial;
+  if (!dx.empty()) {
+    args.dq_NHK = GradInto(dx[0]);
+    args.dk_NHK = GradInto(dx[1]);
+    args.dv_NGV = GradInto(dx[2]);
+    args.dg_NG = GradInto(dx[3]);
+    args.dg_NGK = GradInto(dx[4]);
+  }
   const Tensor& states = args.states_CGKV;
   args.dstates_CGKV = Tensor::Empty(states.shape(), states.dtype(), states.device());
   ScanAdditiveBackward(stream, args);
-}
-
-void IntoInputs(Stream& stream, ScanAdditiveBackwardArgs args, std::span<GradSlot> dx) {
-  args.dq_NHK = GradInto(dx[0]);
-  args.dk_NHK = GradInto(dx[1]);
-  args.dv_NGV = GradInto(dx[2]);
-  args.dg_NG = GradInto(dx[3]);
-  args.dg_NGK = GradInto(dx[4]);
-  Backward(stream, args);
 }
 
 }  // namespace
@@ -146,20 +147,13 @@ ScanOutputs ScanAdditive(Tape& tape, const ScanAdditiveInputs& in, double scale,
             .documents = documents,
             .scale = scale,
             .states_CGKV = states,
-            .do_NGV = dy[0],
-            .dfinal_DGKV = dy.size() > 1 ? dy[1] : Tensor()};
-        if (!linked) {
-          args.dinitial_DGKV = GradInto(dx[5]);
-          return IntoInputs(stream, args, dx);
-        }
-        ScanAdditiveBackwardArgs alone = args;
-        alone.dinitial_DGKV.to = linked->EmptyState();
-        Backward(stream, alone);
-        linked->Backward(stream, dx[0], alone.dinitial_DGKV.to, {},
-                         [&stream, args](const Tensor& dfinal, std::span<GradSlot> dx) mutable {
-                           args.dfinal_DGKV = dfinal;
-                           IntoInputs(stream, args, dx);
-                         });
+            .do_NGV = dy[0]};
+        const auto gradients = [&stream, args](const Tensor& dfinal, const GradInto& dinitial,
+                                               std::span<GradSlot> dx) {
+          Backward(stream, args, dfinal, dinitial, dx);
+        };
+        if (linked) return linked->Backward(stream, dx[0], {}, gradients);
+        gradients(dy.size() > 1 ? dy[1] : Tensor(), GradInto(dx[5]), dx);
       };
   const std::vector<Var> vars = linked ? linked->Record(tape, std::move(out), std::move(node))
                                        : tape.Record(inputs, std::move(out), std::move(node));

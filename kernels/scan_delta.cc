@@ -70,22 +70,23 @@ StateLink::Segment SegmentOf(Stream& stream, StateLink& link, ScanDeltaForwardAr
   return segment;
 }
 
-// With its working memory, which is let go.
-void Backward(Stream& stream, ScanDeltaBackwardArgs args) {
+// Of the inputs where `dx` has their slots. The working memory is let go.
+void Backward(Stream& stream, ScanDeltaBackwardArgs args, const Tensor& dfinal,
+              const GradInto& dinitial, std::span<GradSlot> dx) {
+  args.dfinal_DGKV = dfinal;
+  args.dinitial_DGKV = dinitial;
+  if (!dx.empty()) {
+    args.dq_NHK = GradInto(dx[0]);
+    args.dk_NHK = GradInto(dx[1]);
+    args.dv_NGV = GradInto(dx[2]);
+    args.dg_NG = GradInto(dx[3]);
+    args.dg_NGK = GradInto(dx[4]);
+    args.dbeta_NG = GradInto(dx[5]);
+  }
   const Tensor &states = args.states_CGKV, &u = args.u_NGV;
   args.dstates_CGKV = Tensor::Empty(states.shape(), u.dtype(), u.device());
   args.e_NGV = Tensor::Empty(u.shape(), u.dtype(), u.device());
   ScanDeltaBackward(stream, args);
-}
-
-void IntoInputs(Stream& stream, ScanDeltaBackwardArgs args, std::span<GradSlot> dx) {
-  args.dq_NHK = GradInto(dx[0]);
-  args.dk_NHK = GradInto(dx[1]);
-  args.dv_NGV = GradInto(dx[2]);
-  args.dg_NG = GradInto(dx[3]);
-  args.dg_NGK = GradInto(dx[4]);
-  args.dbeta_NG = GradInto(dx[5]);
-  Backward(stream, args);
 }
 
 }  // namespace
@@ -152,20 +153,13 @@ ScanOutputs ScanDelta(Tape& tape, const ScanDeltaInputs& in, double scale,
         .scale = scale,
         .states_CGKV = states,
         .u_NGV = u,
-        .do_NGV = dy[0],
-        .dfinal_DGKV = dy.size() > 1 ? dy[1] : Tensor()};
-    if (!linked) {
-      args.dinitial_DGKV = GradInto(dx[6]);
-      return IntoInputs(stream, args, dx);
-    }
-    ScanDeltaBackwardArgs alone = args;
-    alone.dinitial_DGKV.to = linked->EmptyState();
-    Backward(stream, alone);
-    linked->Backward(stream, dx[0], alone.dinitial_DGKV.to, {},
-                     [&stream, args](const Tensor& dfinal, std::span<GradSlot> dx) mutable {
-                       args.dfinal_DGKV = dfinal;
-                       IntoInputs(stream, args, dx);
-                     });
+        .do_NGV = dy[0]};
+    const auto gradients = [&stream, args](const Tensor& dfinal, const GradInto& dinitial,
+                                           std::span<GradSlot> dx) {
+      Backward(stream, args, dfinal, dinitial, dx);
+    };
+    if (linked) return linked->Backward(stream, dx[0], {}, gradients);
+    gradients(dy.size() > 1 ? dy[1] : Tensor(), GradInto(dx[6]), dx);
   };
   const std::vector<Var> vars = linked ? linked->Record(tape, std::move(out), std::move(node))
                                        : tape.Record(inputs, std::move(out), std::move(node));

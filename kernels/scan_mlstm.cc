@@ -79,22 +79,23 @@ StateLink::Segment SegmentOf(Stream& stream, ScanMlstmForwardArgs args) {
   return segment;
 }
 
-// With its working memory, which is let go.
-void Backward(Stream& stream, ScanMlstmBackwardArgs args) {
+// Of the inputs where `dx` has their slots. The working memory is let go.
+void Backward(Stream& stream, ScanMlstmBackwardArgs args, const Tensor& dfinal,
+              const GradInto& dinitial, std::span<GradSlot> dx) {
+  args.dfinal_DHKW = dfinal;
+  args.dinitial_DHKW = dinitial;
+  if (!dx.empty()) {
+    args.dq_NHK = GradInto(dx[0]);
+    args.dk_NHK = GradInto(dx[1]);
+    args.dv_NHV = GradInto(dx[2]);
+    args.di_NH = GradInto(dx[3]);
+    args.df_NH = GradInto(dx[4]);
+  }
   const Tensor& states = args.states_CHKW;
   if (!states.on_host()) {
     args.dstates_CHKW = Tensor::Empty(states.shape(), states.dtype(), states.device());
   }
   ScanMlstmBackward(stream, args);
-}
-
-void IntoInputs(Stream& stream, ScanMlstmBackwardArgs args, std::span<GradSlot> dx) {
-  args.dq_NHK = GradInto(dx[0]);
-  args.dk_NHK = GradInto(dx[1]);
-  args.dv_NHV = GradInto(dx[2]);
-  args.di_NH = GradInto(dx[3]);
-  args.df_NH = GradInto(dx[4]);
-  Backward(stream, args);
 }
 
 }  // namespace
@@ -165,20 +166,13 @@ ScanMlstmOutputs ScanMlstm(Tape& tape, const ScanMlstmInputs& in, double scale,
         .den_NH = den,
         .states_CHKW = states,
         .maxes_CH = maxes,
-        .do_NHV = dy[0],
-        .dfinal_DHKW = dy.size() > 1 ? dy[1] : Tensor()};
-    if (!linked) {
-      args.dinitial_DHKW = GradInto(dx[5]);
-      return IntoInputs(stream, args, dx);
-    }
-    ScanMlstmBackwardArgs alone = args;
-    alone.dinitial_DHKW.to = linked->EmptyState();
-    Backward(stream, alone);
-    linked->Backward(stream, dx[0], alone.dinitial_DHKW.to, final_max,
-                     [&stream, args](const Tensor& dfinal, std::span<GradSlot> dx) mutable {
-                       args.dfinal_DHKW = dfinal;
-                       IntoInputs(stream, args, dx);
-                     });
+        .do_NHV = dy[0]};
+    const auto gradients = [&stream, args](const Tensor& dfinal, const GradInto& dinitial,
+                                           std::span<GradSlot> dx) {
+      Backward(stream, args, dfinal, dinitial, dx);
+    };
+    if (linked) return linked->Backward(stream, dx[0], final_max, gradients);
+    gradients(dy.size() > 1 ? dy[1] : Tensor(), GradInto(dx[5]), dx);
   };
   const std::vector<Var> vars = linked ? linked->Record(tape, std::move(out), std::move(node))
                                        : tape.Record(inputs, std::move(out), std::move(node));
