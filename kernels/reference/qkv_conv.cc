@@ -37,13 +37,13 @@ struct Part {
     const double u = PreActivation(token, c);
     return u * Sigmoid(u);
   }
-  // One over the length of the head that channel c belongs to.
-  double Rho(int64_t token, int64_t c) const {
+  // Channels that share a norm; one where none do.
+  int64_t head() const { return dim == 0 ? 1 : dim; }
+  // One over the length of the head that begins at channel `first`.
+  double Rho(int64_t token, int64_t first) const {
     if (dim == 0) return 1;
     double squares = 0;
-    for (int64_t i = c / dim * dim; i < (c / dim + 1) * dim; ++i) {
-      squares += std::pow(Activated(token, i), 2);
-    }
+    for (int64_t c = first; c < first + dim; ++c) squares += std::pow(Activated(token, c), 2);
     return 1 / std::sqrt(squares + eps);
   }
 };
@@ -53,20 +53,34 @@ Part PartOf(const Args& a, int p) {
   return {a.x_NC[p], a.w_CW[p], p < 2 ? a.head_dim : 0, a.eps, a.documents};
 }
 
+// Calls fn(token, first channel) for each head.
+template <class Fn>
+void ForEachHead(const Part& part, const Fn& fn) {
+  for (int64_t t = 0; t < part.x.dim(0); ++t) {
+    for (int64_t first = 0; first < part.channels(); first += part.head()) fn(t, first);
+  }
+}
+
+void ForwardOf(const Part& part, double* y) {
+  ForEachHead(part, [&](int64_t t, int64_t first) {
+    const double rho = part.Rho(t, first);
+    for (int64_t c = first; c < first + part.head(); ++c) {
+      y[t * part.channels() + c] = part.Activated(t, c) * rho;
+    }
+  });
+}
+
 void BackwardOf(const Part& part, const Tensor& dy_NC, double* dx, double* dw) {
   const int64_t channels = part.channels(), width = part.width();
-  for (int64_t t = 0; t < part.x.dim(0); ++t) {
+  ForEachHead(part, [&](int64_t t, int64_t first) {
     const double* dy = dy_NC.data<double>() + t * channels;
-    for (int64_t c = 0; c < channels; ++c) {
-      // ŷ_i = y_i ρ, and dρ/dy_c = -ρ³ y_c.
-      const double rho = part.Rho(t, c);
-      double dactivated = rho * dy[c];
-      for (int64_t i = 0; i < part.dim; ++i) {
-        const int64_t other = c / part.dim * part.dim + i;
-        dactivated -=
-            std::pow(rho, 3) * part.Activated(t, c) * dy[other] * part.Activated(t, other);
-      }
-      const double du = dactivated * GateSlope(GateKind::kSwish, part.PreActivation(t, c));
+    const double rho = part.Rho(t, first);
+    // y = a ρ, and dρ/da_c = -ρ³ a_c.
+    double drho = 0;
+    for (int64_t c = first; c < first + part.dim; ++c) drho += dy[c] * part.Activated(t, c);
+    for (int64_t c = first; c < first + part.head(); ++c) {
+      const double da = rho * dy[c] - std::pow(rho, 3) * part.Activated(t, c) * drho;
+      const double du = da * GateSlope(GateKind::kSwish, part.PreActivation(t, c));
       part.ForEachTap(t, [&](int64_t from, int64_t tap) {
         if (dw != nullptr) {
           dw[c * width + tap] += du * part.x.data<double>()[from * channels + c];
@@ -76,20 +90,13 @@ void BackwardOf(const Part& part, const Tensor& dy_NC, double* dx, double* dw) {
         }
       });
     }
-  }
+  });
 }
 
 }  // namespace
 
 void QkvConvForward(Stream&, const QkvConvForwardArgs& a) {
-  for (int p = 0; p < kQkv; ++p) {
-    const Part part = PartOf(a, p);
-    for (int64_t t = 0; t < part.x.dim(0); ++t) {
-      for (int64_t c = 0; c < part.channels(); ++c) {
-        a.y_NC[p].data<double>()[t * part.channels() + c] = part.Activated(t, c) * part.Rho(t, c);
-      }
-    }
-  }
+  for (int p = 0; p < kQkv; ++p) ForwardOf(PartOf(a, p), a.y_NC[p].data<double>());
 }
 
 void QkvConvBackward(Stream&, const QkvConvBackwardArgs& a) {
