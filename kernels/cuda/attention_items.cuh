@@ -94,11 +94,8 @@ inline Items ItemsOf(const Documents& documents, TokenRange wanted, int64_t head
 
 // As many as stay at once, one a multiprocessor.
 inline unsigned BlocksOf(const Items& items, int rows) {
-  int device = 0, processors = 0;
-  LT2_CUDA_CHECK(cudaGetDevice(&device));
-  LT2_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   const int64_t most = int64_t{items.tokens / rows + items.documents} * items.heads;
-  return static_cast<unsigned>(std::min<int64_t>(processors, most));
+  return static_cast<unsigned>(std::min<int64_t>(Processors(), most));
 }
 
 }  // namespace lt2::cuda

@@ -111,6 +111,15 @@ __device__ inline float BlockMax(float x) {
   return most;
 }
 
+// Multiprocessors of the thread's GPU. For blocks that take items in turn; sums over blocks must
+// not depend on it.
+inline int Processors() {
+  int device = 0, processors = 0;
+  LT2_CUDA_CHECK(cudaGetDevice(&device));
+  LT2_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  return processors;
+}
+
 inline unsigned Blocks(int64_t items, int64_t per_block) {
   return static_cast<unsigned>((items + per_block - 1) / per_block);
 }

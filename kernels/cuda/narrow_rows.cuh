@@ -146,8 +146,8 @@ inline bool RunNarrowRows(const Stream& stream, int64_t rows, int64_t width, con
     const auto kernel = NarrowRowsForward<kSteps, kTiles>;
     LT2_CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kShared));
-    kernel<<<std::min(132u, Blocks(rows, Shape::kRows)), Shape::kThreads, Shape::kShared,
-             Handle(stream)>>>(rows, x, y);
+    const auto blocks = std::min<unsigned>(Processors(), Blocks(rows, Shape::kRows));
+    kernel<<<blocks, Shape::kThreads, Shape::kShared, Handle(stream)>>>(rows, x, y);
   };
   return y.count <= 4 && DispatchRingPieces(width, [&]<int kSteps>() {
            y.count <= 2 ? launch.template operator()<kSteps, 1>()

@@ -166,12 +166,7 @@ __device__ inline void RunProducts(const Problem& problem) {
 }
 
 // Clusters that stay at once.
-inline int ProductClusters() {
-  int device = 0, processors = 0;
-  LT2_CUDA_CHECK(cudaGetDevice(&device));
-  LT2_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  return std::max(1, processors / kProductCluster);
-}
+inline int ProductClusters() { return std::max(1, Processors() / kProductCluster); }
 template <class Problem>
 void LaunchProducts(const char* name, cudaStream_t stream, void (*kernel)(Problem),
                     const Problem& problem, int jobs) {

@@ -265,12 +265,9 @@ template <class Kernel>
 void LaunchGradients(const Stream& stream, const DeltaGradients<bf16>& data, int items,
                      const Kernel& kernel) {
   const GradientMaps maps = GradientMapsOf(data, items / data.in.shape.key_heads);
-  int device = 0, processors = 0;
-  LT2_CUDA_CHECK(cudaGetDevice(&device));
-  LT2_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   const auto launch = [&](const auto of_width, int bytes) {
     AllowShared(of_width, bytes);
-    of_width<<<static_cast<unsigned>(std::min(items, processors)), kGradientThreads, bytes,
+    of_width<<<static_cast<unsigned>(std::min(items, Processors())), kGradientThreads, bytes,
                Handle(stream)>>>(data, maps, items);
     CheckLaunch("scan_delta gradients");
   };
