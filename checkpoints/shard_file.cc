@@ -253,13 +253,6 @@ absl::StatusOr<Manifest> MergeShards(const CheckpointInfo& info,
   return manifest;
 }
 
-absl::Status ReadStoredBox(const ByteFile& file, const StoredTensor& tensor,
-                           const StoredBox& stored, std::span<std::byte> to) {
-  CHECK_EQ(static_cast<int64_t>(to.size()), stored.box.size() * SizeOf(tensor.dtype));
-  RETURN_IF_ERROR(file.Read(stored.offset, to));
-  return CheckHash(file, tensor, stored, Hash128(to));
-}
-
 absl::Status CheckStoredBox(const ByteFile& file, const StoredTensor& tensor,
                             const StoredBox& stored) {
   Hasher128 hasher;

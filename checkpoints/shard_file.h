@@ -80,9 +80,6 @@ absl::StatusOr<Manifest> MergeShards(const CheckpointInfo& info,
                                      std::span<const ShardContent> shards);
 
 // Reads what was stored of a box and compares its hash: DataLoss naming file and tensor.
-absl::Status ReadStoredBox(const ByteFile& file, const StoredTensor& tensor,
-                           const StoredBox& stored, std::span<std::byte> to);
-// The same without keeping it.
 absl::Status CheckStoredBox(const ByteFile& file, const StoredTensor& tensor,
                             const StoredBox& stored);
 // OK if `hash`, of the bytes read of a box, is what was stored.

@@ -19,9 +19,8 @@ namespace {
 absl::Status SaveError(const absl::Status& reason, int64_t step, const std::string& root) {
   const std::string last_good = NewestThatOpens(root);
   const absl::StatusCode code = reason.code();
-  const bool passed_on = code == absl::StatusCode::kResourceExhausted ||
-                         code == absl::StatusCode::kAborted ||
-                         code == absl::StatusCode::kPermissionDenied;
+  const bool passed_on =
+      code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kAborted;
   return absl::Status(
       passed_on ? code : absl::StatusCode::kInternal,
       StrCat("could not save step ", step, ": ", std::string(reason.message()),

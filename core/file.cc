@@ -6,14 +6,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/str_format.h"
+#include "core/hash.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
 
@@ -202,6 +206,16 @@ std::string JoinPath(std::string_view directory, std::string_view name) {
   return StrCat(directory, directory.ends_with('/') ? "" : "/", name);
 }
 
+std::string TemporaryName(std::string_view path) {
+  static std::atomic<int64_t> calls = 0;
+  std::array<char, 256> host = {};
+  gethostname(host.data(), host.size() - 1);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const std::string caller =
+      StrCat(host.data(), "/", getpid(), "/", std::chrono::nanoseconds(now).count(), "/", ++calls);
+  return absl::StrFormat("%s.tmp-%016x", path, Hash64(caller));
+}
+
 absl::Status ErrnoStatus(int error, std::string_view what, std::string_view path) {
   const std::string message =
       StrCat(path, ": ", what, ": ", std::generic_category().message(error));
@@ -218,6 +232,7 @@ absl::Status ErrnoStatus(int error, std::string_view what, std::string_view path
     case EROFS:
       return absl::PermissionDeniedError(message);
     case EISDIR:
+    case ENAMETOOLONG:
       return absl::InvalidArgumentError(message);
     default:
       return absl::InternalError(message);

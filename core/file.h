@@ -1,8 +1,8 @@
 // The file-system seam: whole-file reads, durable writes, publish by rename, listing.
 //
 // Errors are Status with the path in the message: NotFound, ResourceExhausted (no space left),
-// PermissionDenied, InvalidArgument (a folder where a file is needed), else Internal. Tests install
-// a faulty one.
+// PermissionDenied, InvalidArgument (a folder where a file is needed, a name too long), else
+// Internal. Tests install a faulty one.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +50,8 @@ class FileSystem {
 // Writes to "<path>.tmp", syncs, renames over path: readers see the old or the new content.
 absl::Status WriteFileAtomically(const std::string& path, std::string_view content);
 std::string JoinPath(std::string_view directory, std::string_view name);
+// "<path>.tmp-" and digits that no other process, on whatever host, and no later call chooses.
+std::string TemporaryName(std::string_view path);
 // A Status for errno, naming what was tried and the path.
 absl::Status ErrnoStatus(int error, std::string_view what, std::string_view path);
 

@@ -58,7 +58,7 @@ ShardWriter::ShardWriter(const Options& options) : options_(options) {
   while (options_.directory.size() > 1 && options_.directory.ends_with('/')) {
     options_.directory.pop_back();
   }
-  temporary_ = StrCat(options_.directory, ".tmp");
+  temporary_ = TemporaryName(options_.directory);
 }
 
 absl::StatusOr<ShardWriter> ShardWriter::Create(const Options& options) {
@@ -67,6 +67,7 @@ absl::StatusOr<ShardWriter> ShardWriter::Create(const Options& options) {
   ShardWriter writer(options);
   FileSystem& files = FileSystem::Get();
   const std::string& directory = writer.options_.directory;
+  if (directory.empty()) return absl::InvalidArgumentError("the shards' folder has no name");
   if (files.Exists(directory)) {
     if (!files.IsDirectory(directory)) {
       return absl::InvalidArgumentError(StrCat(directory, ": is a file; name a folder"));
@@ -77,7 +78,6 @@ absl::StatusOr<ShardWriter> ShardWriter::Create(const Options& options) {
           StrCat(directory, ": already holds '", names[0], "'; name a new or an empty folder"));
     }
   }
-  RETURN_IF_ERROR(files.RemoveAll(writer.temporary_));  // left by one that was killed
   RETURN_IF_ERROR(files.MakeDirectories(writer.temporary_));
   return writer;
 }

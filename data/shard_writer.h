@@ -25,14 +25,14 @@ class ShardWriter {
     static Options For(const Tokenizer& tokenizer, const std::string& directory);
   };
 
-  // InvalidArgument if the folder already holds something.
+  // InvalidArgument if the folder already holds something, or its name is empty.
   static absl::StatusOr<ShardWriter> Create(const Options& options);
   ShardWriter(ShardWriter&&) = default;
 
   // An empty document is left out. InvalidArgument for an id outside the vocabulary; a failed write
   // as core/file.h and core/hdf5.h say.
   absl::Status Add(std::span<const int32_t> document);
-  // Writes what is left and publishes the folder: "<directory>.tmp" is renamed to its name.
+  // Writes what is left and publishes the folder, which had a temporary name until now.
   // InvalidArgument if there was no document.
   absl::Status Finish();
 

@@ -79,7 +79,7 @@ absl::StatusOr<double> Timed(Communicator& world, const std::function<absl::Stat
 
 absl::StatusOr<CheckpointTiming> BenchCheckpoint(const std::string& folder, int64_t bytes,
                                                  Device device, int repeats, Communicator& world) {
-  const std::string root = JoinPath(folder, "lt2-bench-ckpt");
+  const std::string root = world.BroadcastString(TemporaryName(JoinPath(folder, "lt2-bench-ckpt")));
   FileSystem& files = FileSystem::Get();
   RETURN_IF_ERROR(Agree(world, world.rank() == 0 ? files.MakeDirectories(root) : absl::OkStatus()));
   const std::vector<TensorPiece> pieces = PiecesOf(bytes, device, world);

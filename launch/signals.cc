@@ -39,6 +39,7 @@ void InstallSignalHandlers() {
     sigaddset(&ours, signal);
   }
   pthread_sigmask(SIG_UNBLOCK, &ours, nullptr);
+  for (int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
 }
 
 int PendingSignal() { return pending; }

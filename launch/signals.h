@@ -6,7 +6,8 @@
 namespace lt2 {
 
 // From here on the four signals are kept, on the calling thread even if whatever started the
-// process had them blocked. A second TERM or INT acts as if nobody listened.
+// process had them blocked. A second TERM or INT acts as if nobody listened. A reader of the output
+// that is gone, or a file at its limit, no longer ends the process: writes return errors.
 void InstallSignalHandlers();
 
 // The signal that came first and was not yet cleared, 0 if none.

@@ -10,6 +10,7 @@
 #include <memory>
 #include <thread>
 
+#include "absl/strings/str_join.h"
 #include "core/config.h"
 #include "core/log.h"
 #include "core/strings.h"
@@ -90,12 +91,23 @@ std::string Explain(const CLI::ParseError& error, CLI::App& app) {
     }
     return StrCat("unknown ", flag ? "flag" : "verb", " '", word, "'", hint);
   }
+  if (!subverbs.empty()) return StrCat("a verb is wanted: ", absl::StrJoin(subverbs, ", "));
   return error.what();
 }
 
 // Text of users need not be UTF-8.
 void PrintJson(const nlohmann::json& result) {
   std::cout << result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+}
+
+// Of a rank that failed before it met the others: where rank 0 has failed too, it has ended them by
+// now and has said why.
+void PrintLate(const std::string& message) {
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  std::array<char, 256> host = {};
+  gethostname(host.data(), host.size() - 1);
+  std::cerr << "rank " << LaunchRank() << " (" << host.data() << "): error: " << message
+            << std::endl;
 }
 
 int Finish(const absl::Status& status, VerbOutput& output) {
@@ -107,7 +119,7 @@ int Finish(const absl::Status& status, VerbOutput& output) {
       if (output.world) SetLogRank(0, 1, output.world->host());
       LogError(message);
     } else if (!output.world) {
-      PrintUsageError(message, /*json=*/false);
+      PrintLate(message);
     }
     output.exit_code = StatusToExitCode(status);
     output.result["error"] = message;
@@ -116,7 +128,10 @@ int Finish(const absl::Status& status, VerbOutput& output) {
     output.result["exit"] = output.exit_code;
     PrintJson(output.result);
   }
-  std::cout.flush();
+  if (!std::cout.flush() && speaks && output.exit_code == kExitDone) {
+    LogError("cannot write to standard output: what it was to hold is lost");
+    output.exit_code = kExitFailed;
+  }
   output.world.reset();
   return output.exit_code;
 }
@@ -158,16 +173,13 @@ int LaunchRank() {
 }
 
 void PrintUsageError(const std::string& message, bool json) {
-  const int rank = LaunchRank();
-  if (rank == 0) {
-    std::cerr << "error: " << message << std::endl;
-    if (json) PrintJson({{"error", message}, {"exit", kExitBadInput}});
+  if (LaunchRank() != 0) {
+    const char* programs = std::getenv("OMPI_NUM_APP_CTX");
+    if (programs != nullptr && std::atoi(programs) > 1) PrintLate(message);
     return;
   }
-  std::this_thread::sleep_for(std::chrono::seconds(1));
-  std::array<char, 256> host = {};
-  gethostname(host.data(), host.size() - 1);
-  std::cerr << "rank " << rank << " (" << host.data() << "): error: " << message << std::endl;
+  std::cerr << "error: " << message << std::endl;
+  if (json) PrintJson({{"error", message}, {"exit", kExitBadInput}});
 }
 
 bool WantsJson(int argc, char** argv) {

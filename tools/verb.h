@@ -57,8 +57,8 @@ int RunVerb(const Verb& verb, int argc, char** argv);
 int LaunchRank();
 
 // Prints a mistake that was found before the ranks know each other; with `json` also as the last
-// line of standard output. Rank 0 speaks at once; if it finds the same, its leaving ends the others
-// before they speak.
+// line of standard output. Rank 0 speaks, for all ranks have its arguments; where mpirun started
+// several programs, the others speak a second later.
 void PrintUsageError(const std::string& message, bool json);
 // Whether --json is among the arguments, for mistakes in the others.
 bool WantsJson(int argc, char** argv);

@@ -84,11 +84,25 @@ TEST(ShardWriter, NothingAppearsBeforeTheEnd) {
   EXPECT_FALSE(FileSystem::Get().Exists(folder("out"))) << "as if killed";
   WriteAll(options, {{5}});
   EXPECT_EQ(FileSystem::Get().List(folder("out"))->size(), 1u);
-  EXPECT_FALSE(FileSystem::Get().Exists(folder("out.tmp")));
+  EXPECT_EQ(FileSystem::Get().List(folder(""))->size(), 2u) << "what was killed stays";
+}
+
+TEST(ShardWriter, WritersOfOneNameDoNotMeet) {
+  const TemporaryFolder folder;
+  const ShardWriter::Options options = OptionsFor(folder("out"), 100);
+  folder.Write("out.tmp", "the user's");
+  ShardWriter first = *ShardWriter::Create(options), second = *ShardWriter::Create(options);
+  ASSERT_TRUE(first.Add(Document{1}).ok());
+  ASSERT_TRUE(second.Add(Document{2}).ok());
+  EXPECT_TRUE(first.Finish().ok());
+  EXPECT_FALSE(second.Finish().ok());
+  EXPECT_EQ(TokensOf(*Shard::Open(ListShards(folder("out"))->front())), (std::vector<int32_t>{1}));
+  EXPECT_TRUE(FileSystem::Get().Exists(folder("out.tmp")));
 }
 
 TEST(ShardWriter, RefusesWhatItCannotKeep) {
   const TemporaryFolder folder;
+  EXPECT_TRUE(absl::IsInvalidArgument(ShardWriter::Create(OptionsFor("", 9)).status()));
   ShardWriter writer = *ShardWriter::Create(OptionsFor(folder("a"), 100));
   EXPECT_TRUE(absl::IsInvalidArgument(writer.Add(Document{1, 100})));
   EXPECT_TRUE(absl::IsInvalidArgument(writer.Add(Document{-1})));
