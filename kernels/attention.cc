@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/attention_workspace.h"
+
 namespace lt2 {
 namespace {
 
@@ -74,20 +76,22 @@ Var Attention(Tape& tape, Var q_NHD, Var k_NGD, Var v_NGE, const AttentionOption
     // Asked before to() makes the gradients defined.
     const bool add_dq = dx[0].accumulate(), add_dk = dx[1].accumulate();
     const bool add_dv = dx[2].accumulate();
-    AttentionBackward(stream, {.do_NHE = dy[0],
-                               .q_NHD = q.get(),
-                               .k_NGD = k.get(),
-                               .v_NGE = v.get(),
-                               .o_NHE = o,
-                               .lse_NH = lse,
-                               .dq_NHD = dx[0].to(),
-                               .dk_NGD = dx[1].to(),
-                               .dv_NGE = dx[2].to(),
-                               .accumulate_dq = add_dq,
-                               .accumulate_dk = add_dk,
-                               .accumulate_dv = add_dv,
-                               .options = options,
-                               .documents = documents});
+    const AttentionBackwardArgs args{.do_NHE = dy[0],
+                                     .q_NHD = q.get(),
+                                     .k_NGD = k.get(),
+                                     .v_NGE = v.get(),
+                                     .o_NHE = o,
+                                     .lse_NH = lse,
+                                     .dq_NHD = dx[0].to(),
+                                     .dk_NGD = dx[1].to(),
+                                     .dv_NGE = dx[2].to(),
+                                     .accumulate_dq = add_dq,
+                                     .accumulate_dk = add_dk,
+                                     .accumulate_dv = add_dv,
+                                     .options = options,
+                                     .documents = documents};
+    const Tensor counted = CountedWorkspace(args);
+    AttentionBackward(stream, args);
   };
   return tape.Record({q_NHD, k_NGD, v_NGE}, kept[0],
                      {.name = "attention", .input_grad = std::move(backward)});

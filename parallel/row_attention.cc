@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "kernels/attention_workspace.h"
 #include "kernels/channel_range.h"
 #include "kernels/first_token_mass.h"
 
@@ -258,19 +259,21 @@ void RowAttender::Backward(const Tensor& dout, const Tensor& q, const Tensor& k,
       const std::vector<Tensor>& queries = block.OfPart(p);
       const bool add = p + 1 < parts_.size();
       of_parts[p] = EmptyHeads(q, queries[0].dim(0), heads.size());
-      AttentionBackward(stream_, {.do_NHE = queries[2],
-                                  .q_NHD = queries[0],
-                                  .k_NGD = kv[0],
-                                  .v_NGE = kv[1],
-                                  .o_NHE = queries[1],
-                                  .lse_NH = lse[i * parts_.size() + p],
-                                  .dq_NHD = of_parts[p],
-                                  .dk_NGD = dk_row,
-                                  .dv_NGE = dv_row,
-                                  .accumulate_dk = add,
-                                  .accumulate_dv = add,
-                                  .options = options_,
-                                  .documents = parts_[p]});
+      const AttentionBackwardArgs args{.do_NHE = queries[2],
+                                       .q_NHD = queries[0],
+                                       .k_NGD = kv[0],
+                                       .v_NGE = kv[1],
+                                       .o_NHE = queries[1],
+                                       .lse_NH = lse[i * parts_.size() + p],
+                                       .dq_NHD = of_parts[p],
+                                       .dk_NGD = dk_row,
+                                       .dv_NGE = dv_row,
+                                       .accumulate_dk = add,
+                                       .accumulate_dv = add,
+                                       .options = options_,
+                                       .documents = parts_[p]};
+      const Tensor counted = CountedWorkspace(args);
+      AttentionBackward(stream_, args);
     }
     Arriving second;
     if (parts_.size() == 2) {

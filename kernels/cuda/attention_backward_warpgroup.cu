@@ -2,6 +2,7 @@
 // ahead, and two warpgroups compute, each at its own pace, so that one's exponentials overlap with
 // the other's products; sums of one streamed tile are still being added to when the scores of the
 // next begin.
+#include "kernels/attention_workspace.h"
 #include "kernels/cuda/attention_gradients.cuh"
 #include "kernels/cuda/attention_query_stats.cuh"
 #include "kernels/cuda/attention_score_tiles.cuh"
@@ -248,74 +249,36 @@ void Run(const Stream& stream, const Backward& backward, const AttentionBackward
   CheckLaunch("attention backward");
 }
 
-// Tiles of ds of a head: at most as many as if nearly all tokens were one document.
-int64_t ScoreTilesOf(const Documents& documents) {
-  const int64_t first = std::max<int64_t>(0, documents.query_begin() - 63) / 64;
-  return ScoreTilesOfFirst((documents.query_end() + 63) / 64) - ScoreTilesOfFirst(first) +
-         documents.capacity();
-}
-// Of a group of heads.
-int64_t ScoreBytesOf(const AttentionBackwardArgs& args) {
-  return args.q_NHD.dim(1) / args.k_NGD.dim(1) * ScoreTilesOf(args.documents) * ScoreTiles::kBytes;
-}
-
-// Workspace of a backward pass, in passes over the groups of heads.
-struct Plan {
-  int64_t stats_stride, score_tiles;  // of a head
-  int groups_a_pass, passes;
-  bool keeps_scores;
-
-  explicit Plan(const AttentionBackwardArgs& args)
-      : stats_stride(args.q_NHD.dim(0) / 2 * 2 + 2),
-        score_tiles(ScoreTilesOf(args.documents)),
-        keeps_scores(args.dq_NHD.defined()) {
-    const int groups = static_cast<int>(args.k_NGD.dim(1));
-    const int64_t most = keeps_scores ? kScoreTileMemory / ScoreBytesOf(args) : groups;
-    passes = static_cast<int>((groups + most - 1) / most);
-    groups_a_pass = (groups + passes - 1) / passes;
-  }
-};
-
 template <int kWidth>
 void RunBackward(const Stream& stream, const AttentionBackwardArgs& args) {
   using Shape = PanelTile<kWidth, 64>;
-  const Plan plan(args);
+  const AttentionWorkspace plan(args);
   const int heads = static_cast<int>(args.q_NHD.dim(1)),
             groups = static_cast<int>(args.k_NGD.dim(1));
   const int share = heads / groups;
   // ds, which 16 bytes divide, then stats, counters, and where the tiles of documents begin.
-  const int64_t score_bytes =
-      plan.keeps_scores ? ScoreTiles::kBytes * plan.score_tiles * plan.groups_a_pass * share : 0;
-  const int64_t stats = 2 * plan.stats_stride * heads, counters = 2 * plan.passes;
-  const int64_t integers = counters + args.documents.capacity();
-  auto* scores = ScratchFor<unsigned char>(
-      stream, score_bytes + stats * static_cast<int64_t>(sizeof(float2)) + 4 * integers);
-  auto* stats_HN = reinterpret_cast<float2*>(scores + score_bytes);
-  int *taken = reinterpret_cast<int*>(stats_HN + stats), *tiles_before = taken + counters;
+  auto* scores = ScratchFor<unsigned char>(stream, plan.bytes);
+  auto* stats_HN = reinterpret_cast<float2*>(scores + plan.tile_bytes);
+  int *taken = reinterpret_cast<int*>(stats_HN + plan.stats), *tiles_before = taken + plan.counters;
   RunQueryStats<bf16>(stream, args, kLog2E, stats_HN, plan.stats_stride, /*twice=*/true,
                       {.zeros = taken,
-                       .zero_count = static_cast<int>(counters),
-                       .tiles_before = plan.keeps_scores ? tiles_before : nullptr,
+                       .zero_count = static_cast<int>(plan.counters),
+                       .tiles_before = plan.keeps_tiles ? tiles_before : nullptr,
                        .cu_seqlens = Data<int32_t>(args.documents.cu_seqlens()),
                        .documents = static_cast<int>(args.documents.capacity()),
                        .query_begin = static_cast<int>(args.documents.query_begin()),
                        .query_end = static_cast<int>(args.documents.query_end())});
-  ScoreTiles ds{plan.keeps_scores ? scores : nullptr, tiles_before, plan.score_tiles, 0};
+  ScoreTiles ds{plan.keeps_tiles ? scores : nullptr, tiles_before, plan.tiles, 0};
   const Backward keys = OfKeys(args, stats_HN, plan.stats_stride);
   for (int group = 0; group < groups; group += plan.groups_a_pass) {
     const int many = std::min(plan.groups_a_pass, groups - group);
     ds.head_begin = group * share;
     Run<Gradients<Shape>>(stream, keys, args, ds, group, many, taken++);
-    if (plan.keeps_scores) WarpgroupQuerySums(stream, args, ds, many * share, taken++);
+    if (plan.keeps_tiles) WarpgroupQuerySums(stream, args, ds, many * share, taken++);
   }
 }
 
 }  // namespace
-
-bool WarpgroupBackwardFits(const AttentionBackwardArgs& args) {
-  return (args.dk_NGD.defined() || args.dv_NGE.defined()) &&
-         (!args.dq_NHD.defined() || ScoreBytesOf(args) <= kScoreTileMemory);
-}
 
 void WarpgroupAttentionBackward(const Stream& stream, const AttentionBackwardArgs& args) {
   if (std::max(args.q_NHD.dim(2), args.v_NGE.dim(2)) <= 64) return RunBackward<64>(stream, args);

@@ -6,16 +6,13 @@
 // 8 q + 2 j + i is query 8 j + 2 q + i.
 #pragma once
 
+#include "kernels/attention_workspace.h"
 #include "kernels/cuda/attention_panels.cuh"
 
 namespace lt2::cuda {
 
-// Those of as many heads are kept at a time as this holds; where it does not hold one, dq is
-// computed from q and k again.
-inline constexpr int64_t kScoreTileMemory = int64_t{640} << 20;
-
 struct ScoreTiles {
-  static constexpr int kBytes = 64 * kPanelRowBytes;
+  static constexpr int kBytes = AttentionWorkspace::kTileBytes;
   unsigned char* data;      // null: they are not kept
   const int* tiles_before;  // in the documents before each
   int64_t of_head;

@@ -10,11 +10,9 @@ void TensorCoreAttentionForward(const Stream& stream, const AttentionForwardArgs
 void TensorCoreAttentionBackward(const Stream& stream, const AttentionBackwardArgs& args,
                                  const void* stats_HN);
 
-// The same with products of a warpgroup (kernels/cuda/warpgroup.cuh), for narrower heads.
-inline constexpr int64_t kWarpgroupWidth = 128;
+// The same with products of a warpgroup (kernels/cuda/warpgroup.cuh), for heads of
+// AttentionWorkspace::kMostWidth; backward where its workspace fits.
 void WarpgroupAttentionForward(const Stream& stream, const AttentionForwardArgs& args);
-// Keeps ds for dq: not for dq alone, nor where those of one group of heads take too much memory.
-bool WarpgroupBackwardFits(const AttentionBackwardArgs& args);
 void WarpgroupAttentionBackward(const Stream& stream, const AttentionBackwardArgs& args);
 
 }  // namespace lt2::cuda

@@ -273,5 +273,29 @@ TEST(FirstTokenMass, IsTheOutputWhereOnlyTheFirstValueIsOne) {
   }
 }
 
+// What the GPU's backward keeps of scores: tiles of 64 x 64, of as many heads as 640 MiB hold, none
+// where they do not hold one.
+TEST(Attention, ADryRunCountsWhatTheBackwardKeepsOnGpus) {
+  constexpr int64_t kHeads = 32, kTile = 64 * 64 * 2;
+  const auto counted = [](int64_t tokens, DType dtype) {
+    const Device device{Backend::kMeta};
+    const MetaMeter meter;
+    const Documents documents(tokens, 1, device);
+    const Tensor x = Tensor::Empty({tokens, kHeads, 64}, dtype, device);
+    const Result result = Attend({x, x, x, x}, documents, {.scale = 0.125, .window = 0});
+    return meter.memory().peak - meter.memory().live;
+  };
+  // Memory is handed out in pieces of 256 bytes.
+  const auto wanted = [](int64_t tokens, int64_t tiles, int64_t integers) {
+    const int64_t stats = 2 * 8 * (tokens + 2) * kHeads;
+    return (tiles * kTile + stats + 4 * integers + 255) / 256 * 256;
+  };
+  EXPECT_EQ(counted(4096, DType::kBF16), wanted(4096, kHeads * (64 * 65 / 2 + 1), 2 + 1));
+  // Nine heads would fit: four passes of eight.
+  EXPECT_EQ(counted(8192, DType::kBF16), wanted(8192, 8 * (128 * 129 / 2 + 1), 2 * 4 + 1));
+  EXPECT_EQ(counted(65536, DType::kBF16), 0);
+  EXPECT_EQ(counted(4096, DType::kF32), 0);
+}
+
 }  // namespace
 }  // namespace lt2
