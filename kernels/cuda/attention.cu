@@ -169,7 +169,7 @@ bool OnTensorCores(std::initializer_list<const Tensor*> all, const AttentionOpti
 }
 
 bool OfWarpgroups(const Tensor& q, const Tensor& v) {
-  return std::max(q.dim(2), v.dim(2)) <= AttentionWorkspace::kMostWidth && HasWarpgroups();
+  return std::max(q.dim(2), v.dim(2)) <= AttentionWorkspace::kMostWidth && HasHopper();
 }
 
 template <class T>
@@ -177,7 +177,7 @@ void RunBackward(const Stream& stream, const AttentionBackwardArgs& args) {
   const bool fast = OnTensorCores({&args.q_NHD, &args.k_NGD, &args.v_NGE, &args.do_NHE,
                                    &args.dq_NHD, &args.dk_NGD, &args.dv_NGE},
                                   args.options);
-  if (fast && HasWarpgroups() && AttentionWorkspace::Fits(args)) {
+  if (fast && HasHopper() && AttentionWorkspace::Fits(args)) {
     return WarpgroupAttentionBackward(stream, args);
   }
   const int64_t N = args.q_NHD.dim(0), H = args.q_NHD.dim(1);

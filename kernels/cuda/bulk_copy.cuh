@@ -4,7 +4,7 @@
 
 #include <cuda.h>
 
-#include "kernels/cuda/hopper_asm.cuh"
+#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 
 namespace lt2::cuda {

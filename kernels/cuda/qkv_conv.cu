@@ -35,11 +35,12 @@ bool InOneLaunch(const Args& a, const std::array<Tensor, kQkv>& read,
   return fits;
 }
 
-// Calls fn.operator()<Lanes>() where heads can be convolved each by a half warp: the usual ones of
-// bfloat16, values in whole heads of as many channels.
+// Calls fn.operator()<Lanes>() where heads can be convolved each by a half warp: on Hopper, the
+// usual ones of bfloat16, values in whole heads of as many channels.
 template <class T, class Fn>
 bool DispatchHeads(const std::array<ConvPart<T>, kQkv>& part, int64_t head_dim, const Fn& fn) {
   if constexpr (std::is_same_v<T, bf16>) {
+    if (!HasHopper()) return false;
     for (const ConvPart<T>& of : part) {
       const auto taps = reinterpret_cast<uintptr_t>(of.in.w_CW);
       const auto gradients = reinterpret_cast<uintptr_t>(of.dw_CW);

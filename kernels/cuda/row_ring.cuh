@@ -12,9 +12,10 @@ namespace lt2::cuda {
 
 inline constexpr int kRingWarps = 8;  // of a block; one block shares a processor with none
 
-// Calls fn.operator()<kPieces>() for the usual widths; false for others.
+// Calls fn.operator()<kPieces>() for the usual widths; false for others, and without a copy engine.
 template <class Fn>
 bool DispatchRingPieces(int64_t width, const Fn& fn) {
+  if (!HasHopper()) return false;
   switch (width) {
     case 512:
       return fn.template operator()<2>(), true;

@@ -34,7 +34,7 @@ void ReversePass(const Stream& stream, const ScanDeltaBackwardArgs& a, const Del
 
 bool FitsWarpgroups(const DeltaGradients<bf16>& data) {
   const ScanShape& n = data.in.shape;
-  if (!HasWarpgroups() || reinterpret_cast<uintptr_t>(data.in.g_NGK) % 16 != 0) return false;
+  if (!HasHopper() || reinterpret_cast<uintptr_t>(data.in.g_NGK) % 16 != 0) return false;
   if (n.k > 2 * kPanel || n.k % 8 != 0 || n.v % 8 != 0) return false;
   for (const bf16* x :
        {data.in.q_NHK, data.in.k_NHK, data.in.v_NGV, data.do_NGV, data.u_NGV,

@@ -148,7 +148,7 @@ bool RunOrNot(const Stream& stream, const char* name, const StatePass& pass,
   const auto in_pieces = [](const void* data) {
     return reinterpret_cast<uintptr_t>(data) % 16 == 0;
   };
-  if (!HasWarpgroups() || n.k > (kDelta ? 128 : 256) || n.v % 8 != 0 || n.width != n.v ||
+  if (!HasHopper() || n.k > (kDelta ? 128 : 256) || n.v % 8 != 0 || n.width != n.v ||
       values.widened || values.scale != nullptr || values.x_NGV == nullptr ||
       !in_pieces(values.x_NGV) || !in_pieces(pass.u_NGV) || !in_pieces(pass.states_CGKV)) {
     return false;

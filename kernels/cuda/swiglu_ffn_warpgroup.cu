@@ -186,7 +186,7 @@ TileOrder OrderOf(const Tensor& x, int units_of_tile) {
 }
 
 bool Suit(std::initializer_list<Tensor> tensors) {
-  if (!HasWarpgroups()) return false;
+  if (!HasHopper()) return false;
   for (const Tensor& x : tensors) {
     if (!x.defined()) continue;
     const Shape& shape = x.shape();

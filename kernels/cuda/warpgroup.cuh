@@ -10,25 +10,10 @@
 // Warp w of the group holds rows 16 w to 16 w + 15 of c, and of a, as in tensor_core.cuh.
 #pragma once
 
-#include <algorithm>
-#include <iterator>
-
-#include "kernels/cuda/hopper_asm.cuh"
+#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 
 namespace lt2::cuda {
-
-// Whether this build and the thread's GPU have these instructions.
-inline bool HasWarpgroups() {
-  constexpr int kBuiltFor[] = {__CUDA_ARCH_LIST__};
-  if (std::find(std::begin(kBuiltFor), std::end(kBuiltFor), 900) == std::end(kBuiltFor)) {
-    return false;
-  }
-  int device = 0, major = 0;
-  LT2_CUDA_CHECK(cudaGetDevice(&device));
-  LT2_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  return major == 9;
-}
 
 // Of the calling thread in its block; the compiler learns that a warp agrees on it.
 __device__ inline int WarpgroupIndex() { return __shfl_sync(~0u, threadIdx.x / 128, 0); }
