@@ -58,6 +58,12 @@ absl::StatusOr<int64_t> ForEachLine(const std::string& path,
 
 }  // namespace
 
+void StepMetrics::SetSpeed(int64_t tokens_of_step, int ranks, double model_flops_per_token) {
+  tokens_per_s = static_cast<double>(tokens_of_step) / step_s;
+  tokens_per_s_per_gpu = tokens_per_s / ranks;
+  model_tflops_per_gpu = tokens_per_s_per_gpu * model_flops_per_token / 1e12;
+}
+
 JsonLine ToJson(const StepMetrics& metrics) {
   JsonLine line = {{"step", metrics.step},
                    {"tokens", metrics.tokens},

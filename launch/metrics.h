@@ -35,6 +35,9 @@ struct StepMetrics {
   std::optional<double> mfu;  // null on devices without a known peak
   int64_t peak_bytes = 0;
   JsonLine more = JsonLine::object();  // diagnostics, appended to the line
+
+  // What follows from step_s and the tokens of the step.
+  void SetSpeed(int64_t tokens_of_step, int ranks, double model_flops_per_token);
 };
 JsonLine ToJson(const StepMetrics& metrics);
 

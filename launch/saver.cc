@@ -51,6 +51,13 @@ absl::Status Saver::Reserve(TrainStep& step) {
   return absl::OkStatus();
 }
 
+bool Saver::Due(int64_t step) const {
+  const Quantity& every = config_.checkpoint.every;
+  if (every.value <= 0) return false;
+  return every.unit == Quantity::Unit::kSeconds ? MonotonicSeconds() - saved_at_ >= every.value
+                                                : step % every.Steps(config_.batch.tokens) == 0;
+}
+
 absl::Status Saver::Save(TrainStep& step, const RunState& state) {
   RETURN_IF_ERROR(Finish());
   hooks_.progress("checkpoint");

@@ -28,6 +28,8 @@ class Saver {
 
   // Saves what the run is now, once the save before has ended. Collective.
   absl::Status Save(TrainStep& step, const RunState& state);
+  // Whether checkpoint.every asks for a save when `step` ends.
+  bool Due(int64_t step) const;
   // Before parameters or moments change.
   void AwaitCopy() { writer_.AwaitCopy(); }
   // Whether this rank has still to write: then GoOn would wait.
@@ -43,7 +45,6 @@ class Saver {
   void DeleteOld() const { writer_.DeleteOld(newest_); }
   const std::string& newest() const { return newest_; }  // "" if there is none
   int64_t saved_step() const { return saved_step_; }     // the last one begun, or found
-  double saved_at() const { return saved_at_; }          // when, in monotonic seconds
   // How long a save takes until it is published: the longest so far.
   double seconds() const { return seconds_; }
 

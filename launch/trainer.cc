@@ -10,7 +10,6 @@
 #include "core/strings.h"
 #include "core/trace.h"
 #include "data/prefetch.h"
-#include "launch/deadline.h"
 #include "launch/device_peak.h"
 #include "launch/environment.h"
 #include "launch/memory_advice.h"
@@ -24,20 +23,19 @@
 #include "launch/train_step.h"
 #include "launch/validation.h"
 #include "launch/watchdog.h"
+#include "launch/wishes.h"
 #include "parallel/replica_check.h"
 
 namespace lt2 {
 namespace {
 
-// What any rank may ask for at the end of a step; travels with the step's one exchange.
-enum Wish { kStopSignal, kStopFile, kSave, kStillWriting, kWishes };
-
 class Trainer {
  public:
   Trainer(const RunConfig& config, const TrainOptions& options, Communicator& world)
-      : config_(config), options_(options), world_(world) {
-    if (world.rank() == 0) deadline_.emplace(options.max_minutes);
-  }
+      : config_(config),
+        options_(options),
+        world_(world),
+        wishes_(world.rank(), options.max_minutes) {}
 
   absl::StatusOr<TrainResult> Run();
 
@@ -49,20 +47,19 @@ class Trainer {
   StepReport OneStep(Batch& batch, bool diagnose, StepMetrics& metrics);
   absl::Status AfterStep(const StepReport& report, StepMetrics& metrics);
   void ReportStep(const StepReport& report, const StepMetrics& metrics);
-  std::vector<double> Wishes();
   absl::Status CompareReplicas();
   absl::Status Validate();
+  bool Validated();  // metrics.jsonl has the step's validation loss
   void Event(std::string_view event, const JsonLine& fields);
   // Ends all ranks for an error that only this one sees.
   void MustHold(const absl::Status& status);
 
   int64_t last_step() const;
-  bool Due(const Quantity& every, double last_time) const;
 
   const RunConfig config_;
   const TrainOptions options_;
   Communicator& world_;
-  std::optional<Deadline> deadline_;  // rank 0
+  Wishes wishes_;
 
   Mesh mesh_;
   RankGroups groups_;
@@ -158,7 +155,10 @@ absl::Status Trainer::OpenRunDir() {
   if (world_.rank() == 0 && options_.replay == 0) {
     auto opened = RunDir::Open(paths_.root);
     status = opened.status();
-    if (opened.ok()) run_dir_ = *std::move(opened);
+    if (opened.ok()) {
+      run_dir_ = *std::move(opened);
+      wishes_.Heed(paths_);
+    }
   }
   RETURN_IF_ERROR(Agree(world_, status));
   if (options_.replay == 0) LogToRunDir(paths_, world_.rank());
@@ -202,17 +202,16 @@ absl::Status Trainer::Start() {
     saver_->Found(start.checkpoint, state_.step);
     if (run_dir_ != nullptr) saver_->DeleteOld();
   }
-  if (deadline_ && !deadline_->ToString().empty()) {
-    LogInfo(StrCat("must end ", deadline_->ToString()));
-  }
-  if (state_.step >= last_step()) {
-    LogInfo(StrCat("nothing left to do: step ", state_.step, " of ", last_step()));
-  }
+  if (!wishes_.End().empty()) LogInfo(StrCat("must end ", wishes_.End()));
+  const bool nothing_left = state_.step >= last_step();
+  if (nothing_left) LogInfo(StrCat("nothing left to do: step ", state_.step, " of ", last_step()));
   watchdog_ =
       std::make_unique<Watchdog>(world_, config_.run.first_step_limit, config_.run.stall_limit,
                                  options_.replay > 0 ? "" : paths_.logs());
   RETURN_IF_ERROR(Steps());
   if (options_.replay > 0) return absl::OkStatus();
+  // What ended the run after its last step has kept it from this.
+  if (nothing_left && state_.step > 0 && !Validated()) RETURN_IF_ERROR(Validate());
   watchdog_->Progress("last checkpoint");
   if (saver_->saved_step() != state_.step) RETURN_IF_ERROR(saver_->Save(*step_, state_));
   return saver_->Finish();
@@ -262,7 +261,9 @@ StepReport Trainer::OneStep(Batch& batch, bool diagnose, StepMetrics& metrics) {
   watchdog_->Progress("reduction and update");
   const int64_t tokens = config_.batch.tokens;
   metrics.lr = schedule_->LearningRate(state_.tokens + tokens);
-  StepInput input{.step = state_.step + 1, .lr = metrics.lr, .maxes = Wishes()};
+  StepInput input{.step = state_.step + 1,
+                  .lr = metrics.lr,
+                  .maxes = wishes_.AtEndOf(state_.step + 1, clock_.average(), *saver_)};
   saver_->AwaitCopy();
   const StepReport report = step_->Finish(std::move(input));
 
@@ -279,9 +280,7 @@ StepReport Trainer::OneStep(Batch& batch, bool diagnose, StepMetrics& metrics) {
   metrics.grad_norm = report.grad_norm;
   metrics.step_s = MonotonicSeconds() - begun;
   metrics.data_wait_s = prefetcher_->wait_seconds() - waited;
-  metrics.tokens_per_s = static_cast<double>(tokens) / metrics.step_s;
-  metrics.tokens_per_s_per_gpu = metrics.tokens_per_s / world_.size();
-  metrics.model_tflops_per_gpu = metrics.tokens_per_s_per_gpu * plan_.model_flops_per_token / 1e12;
+  metrics.SetSpeed(tokens, world_.size(), plan_.model_flops_per_token);
   metrics.mfu = Mfu(options_.device, step_->options().dtype, 1e12 * metrics.model_tflops_per_gpu);
   metrics.peak_bytes = CachingAllocator::Of(options_.device).stats().peak;
   if (diagnose) metrics.more = ToJson(diagnostics_, diagnosed);
@@ -311,51 +310,36 @@ void Trainer::ReportStep(const StepReport& report, const StepMetrics& metrics) {
                  {"skipped", step_->optimizer().counters().skipped}});
 }
 
-std::vector<double> Trainer::Wishes() {
-  std::vector<double> wishes(kWishes, 0.0);
-  wishes[kStopSignal] = PendingSignal();
-  wishes[kStillWriting] = saver_->Busy() ? 1 : 0;
-  if (run_dir_ != nullptr) {
-    const bool late = deadline_->Near(clock_.average(), saver_->seconds());
-    if (late || TakeTrigger(paths_.stop_trigger())) wishes[kStopFile] = 1;
-    if (TakeTrigger(paths_.save_trigger()) || Due(config_.checkpoint.every, saver_->saved_at())) {
-      wishes[kSave] = 1;
-    }
-  }
-  return wishes;
-}
-
-// True after `every` of time, or at this step's end (the coming one) by steps or tokens.
-bool Trainer::Due(const Quantity& every, double last_time) const {
-  if (every.value <= 0) return false;
-  if (every.unit == Quantity::Unit::kSeconds) return MonotonicSeconds() - last_time >= every.value;
-  return (state_.step + 1) % every.Steps(config_.batch.tokens) == 0;
-}
-
 absl::Status Trainer::AfterStep(const StepReport& report, StepMetrics& metrics) {
   const std::vector<double>& wishes = report.maxes;
   if (wishes[kStillWriting] == 0) RETURN_IF_ERROR(saver_->GoOn());
-  const int64_t check_every = config_.run.replica_check.Steps(config_.batch.tokens);
-  if (check_every > 0 && state_.step % check_every == 0) RETURN_IF_ERROR(CompareReplicas());
-  const int64_t valid_every = config_.log.valid_every.Steps(config_.batch.tokens);
-  const bool last = state_.step == last_step();
-  if (last || (valid_every > 0 && state_.step % valid_every == 0)) RETURN_IF_ERROR(Validate());
-  if (const int signal = static_cast<int>(wishes[kStopSignal]); signal != 0) {
-    LogInfo(StrCat(SignalName(signal), " received: saving after step ", state_.step));
-    Event("signal", {{"signal", SignalName(signal)}, {"step", state_.step}});
-  }
-  result_.stopped = !last && (wishes[kStopSignal] != 0 || wishes[kStopFile] != 0);
-  // While updates are skipped something is wrong: older checkpoints are worth more than this state.
-  const bool healthy = step_->optimizer().counters().skipped_in_row == 0;
-  if (result_.stopped || (wishes[kSave] != 0 && healthy)) {
-    RETURN_IF_ERROR(saver_->Save(*step_, state_));
-  }
   if (step_->optimizer().TooManySkips()) {
     RETURN_IF_ERROR(saver_->Finish());
     return absl::InternalError(
         StrCat(config_.optimizer.skip_limit, " updates in a row were skipped (", report.skipped,
                "), the last at step ", metrics.step,
                "; lower optimizer.lr, or look at the samples named in events.jsonl"));
+  }
+  const int64_t check_every = config_.run.replica_check.Steps(config_.batch.tokens);
+  if (check_every > 0 && state_.step % check_every == 0) RETURN_IF_ERROR(CompareReplicas());
+  const int64_t valid_every = config_.log.valid_every.Steps(config_.batch.tokens);
+  const bool last = state_.step == last_step();
+  const bool stop = wishes[kStopSignal] != 0 || wishes[kStopFile] != 0;
+  if (last) {  // before a validation that may be long
+    RETURN_IF_ERROR(saver_->Save(*step_, state_));
+    RETURN_IF_ERROR(saver_->Finish());
+  }
+  const bool validate = last || (valid_every > 0 && state_.step % valid_every == 0);
+  if (validate && !stop) RETURN_IF_ERROR(Validate());
+  if (const int signal = static_cast<int>(wishes[kStopSignal]); signal != 0) {
+    LogInfo(StrCat(SignalName(signal), " received: saving after step ", state_.step));
+    Event("signal", {{"signal", SignalName(signal)}, {"step", state_.step}});
+  }
+  result_.stopped = !last && stop;
+  // While updates are skipped something is wrong: older checkpoints are worth more than this state.
+  const bool healthy = step_->optimizer().counters().skipped_in_row == 0;
+  if (result_.stopped || (wishes[kSave] != 0 && healthy && !last)) {
+    RETURN_IF_ERROR(saver_->Save(*step_, state_));
   }
   return absl::OkStatus();
 }
@@ -376,16 +360,33 @@ absl::Status Trainer::CompareReplicas() {
              " before. Leave that host out and resume from a checkpoint that is older"));
 }
 
+bool Trainer::Validated() {
+  std::string found;
+  if (run_dir_ != nullptr) {
+    const absl::StatusOr<MetricsHistory> history = ReadMetrics(paths_.root);
+    if (history.ok() && history->valid.contains(state_.step)) found = "found";
+  }
+  return !world_.BroadcastString(found).empty();
+}
+
 absl::Status Trainer::Validate() {
   if (loader_->valid_windows() == 0) return absl::OkStatus();
   const int64_t sequence = config_.data.sequence;
   const int64_t limit = (config_.log.valid_tokens + sequence - 1) / sequence;
-  absl::StatusOr<double> loss = ValidationLoss(*loader_, limit, *step_, mesh_, groups_,
-                                               [this] { watchdog_->Progress("validation"); });
+  const auto go_on = [this] {
+    watchdog_->Progress("validation");
+    return !wishes_.Hurried(clock_.average(), *saver_);
+  };
+  const absl::StatusOr<std::optional<double>> loss =
+      ValidationLoss(*loader_, limit, *step_, mesh_, groups_, go_on);
   MustHold(loss.status());
-  result_.valid_loss = *loss;
-  LogInfo(absl::StrFormat("step %d  validation loss %.4f", state_.step, *loss));
-  if (run_dir_ != nullptr) MustHold(run_dir_->metrics().Valid(state_.step, *loss));
+  if (!loss->has_value()) {
+    LogWarn(StrCat("step ", state_.step, " is not validated: the run is to stop"));
+    return absl::OkStatus();
+  }
+  result_.valid_loss = **loss;
+  LogInfo(absl::StrFormat("step %d  validation loss %.4f", state_.step, **loss));
+  if (run_dir_ != nullptr) MustHold(run_dir_->metrics().Valid(state_.step, **loss));
   return absl::OkStatus();
 }
 

@@ -110,7 +110,6 @@ Result RunStack(const Problem& problem, const TensorSplit& split, TensorShard* s
   const Documents documents = Documents::Of(problem.cu_seqlens, stream.device);
   Result result;
   Tape tape(stream);
-  tape.set_rebuild(problem.seed % 2 ? Rebuild::kCheap : Rebuild::kNothing);
   const Var x = tape.Input(rows("x"), /*needs_grad=*/true);
   const LoopedStack::Output out = stack.Forward(
       tape, x, documents,
@@ -124,14 +123,6 @@ Result RunStack(const Problem& problem, const TensorSplit& split, TensorShard* s
   result.dx = tape.Backward(std::move(seeds), std::span(&x, 1))[0].ToDoubles();
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
-  std::string bits;
-  for (const Param* param : params.all()) {
-    for (double g : param->main_grad.ToDoubles()) bits.append(reinterpret_cast<const char*>(&g), 8);
-  }
-  for (double g : result.y) bits.append(reinterpret_cast<const char*>(&g), 8);
-  for (double g : result.dx) bits.append(reinterpret_cast<const char*>(&g), 8);
-  std::printf("HASH %llu %d %d %llx\n", (unsigned long long)problem.seed, problem.changed,
-              shard ? shard->rank() : -1, (unsigned long long)Hash64(bits));
   for (const Param* param : params.all()) {
     EXPECT_EQ(param->outstanding(), 0) << param->spec.name;
     const bool whole = shard == nullptr || param->spec.split.whole_gradient;

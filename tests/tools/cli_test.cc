@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadUse{"train lt2-tiny --max-step 3",
                "unknown flag '--max-step'; did you mean '--max-steps'?"},
         BadUse{"train lt2-tiny --max-steps=many", "--max-steps"},
-        BadUse{"train", "config is required"}, BadUse{"config", "subcommand"},
+        BadUse{"train", "config is required"}, BadUse{"config", "a verb is wanted: show"},
         BadUse{"config shwo lt2-tiny", "unknown verb 'shwo'; did you mean 'show'?"},
         BadUse{"config show lt2-tiny --sett a=1", "unknown flag '--sett'; did you mean '--set'?"},
         BadUse{"config show lt2-tiny more", "unexpected argument 'more'"},

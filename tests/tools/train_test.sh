@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Whole runs of the program under mpirun, and what may befall them.
-#   train_test.sh PROGRAM resume|damage|death|space|ranks|meshes|tiles|node [cpu|cuda]
+#   train_test.sh PROGRAM resume|validation|damage|death|space|ranks|meshes|tiles|node [cpu|cuda]
 # On cuda two ranks need two GPUs: skipped by code 77 where there are fewer.
 set -euo pipefail
 
@@ -169,6 +169,30 @@ test_resume() {
     awk -v steps="$last" -v near="$tolerance" '
       $1 != $3 || ($2 - $4) ^ 2 > (near * $4) ^ 2 { print; bad = 1 }
       END { exit bad || NR != steps }' || fail "another mesh gives other losses"
+}
+
+# Validations of minutes: a signal ends one, and of the last step the state is safe before it.
+test_validation() {
+  head -c 20000000 < <(yes "Line of a play, said by nobody.") > "$folder/long.txt"
+  local long=(--set data.valid="$folder/long.txt" --set log.valid_tokens=0) code=0
+  train 2 run "${long[@]}" --set log.valid_every="1 steps" &
+  wait_for 60 past_step run 1
+  sleep 1
+  ask_to_stop run
+  local begun=$SECONDS
+  wait $! || code=$?
+  [ "$code" = 75 ] || fail "after USR1 the run ended with $code, not 75"
+  [ $((SECONDS - begun)) -le 10 ] || fail "USR1 was heeded after $((SECONDS - begun)) s"
+  [ "$(steps run)" = 2 ] || fail "$(steps run) steps were made, not 2"
+  grep -q "step 1 is not validated" "$folder/run.log" || fail "no line says what was left out"
+
+  train 2 run "${long[@]}" --max-steps 3 &
+  wait_for 60 test -d "$folder/run/checkpoints/step-0000000003"
+  pkill -9 -f "run-dir $folder/run" || fail "nothing left to kill"
+  wait $! && fail "a killed run ended well"
+  [ -z "$(valid_loss run)" ] || fail "there was no validation to kill"
+  expect 0 train 2 run --max-steps 3
+  [ -n "$(valid_loss run)" ] || fail "what was killed is not validated when it goes on"
 }
 
 test_damage() {
