@@ -1,5 +1,6 @@
 #include "launch/wishes.h"
 
+#include "core/file.h"
 #include "launch/signals.h"
 
 namespace lt2 {
@@ -17,7 +18,8 @@ std::vector<double> Wishes::AtEndOf(int64_t step, double step_seconds, const Sav
 }
 
 bool Wishes::Hurried(double step_seconds, const Saver& saver) const {
-  return PendingSignal() != 0 || Late(step_seconds, saver);
+  const auto asked = [this] { return FileSystem::Get().Exists(paths_->stop_trigger()); };
+  return PendingSignal() != 0 || Late(step_seconds, saver) || (paths_ && asked());
 }
 
 bool Wishes::Late(double step_seconds, const Saver& saver) const {

@@ -171,20 +171,28 @@ test_resume() {
       END { exit bad || NR != steps }' || fail "another mesh gives other losses"
 }
 
-# Validations of minutes: a signal ends one, and of the last step the state is safe before it.
-test_validation() {
-  head -c 20000000 < <(yes "Line of a play, said by nobody.") > "$folder/long.txt"
-  local long=(--set data.valid="$folder/long.txt" --set log.valid_tokens=0) code=0
-  train 2 run "${long[@]}" --set log.valid_every="1 steps" &
-  wait_for 60 past_step run 1
+# A validation of minutes that `$2` ends, in a run of this name.
+end_validation() {
+  local run=$1 code=0
+  train 2 "$run" "${long[@]}" --set log.valid_every="1 steps" &
+  wait_for 60 past_step "$run" 1
   sleep 1
-  ask_to_stop run
+  "$2" "$run"
   local begun=$SECONDS
   wait $! || code=$?
-  [ "$code" = 75 ] || fail "after USR1 the run ended with $code, not 75"
-  [ $((SECONDS - begun)) -le 10 ] || fail "USR1 was heeded after $((SECONDS - begun)) s"
-  [ "$(steps run)" = 2 ] || fail "$(steps run) steps were made, not 2"
-  grep -q "step 1 is not validated" "$folder/run.log" || fail "no line says what was left out"
+  [ "$code" = 75 ] || fail "asked to stop the run ended with $code, not 75"
+  [ $((SECONDS - begun)) -le 10 ] || fail "it stopped after $((SECONDS - begun)) s"
+  [ "$(steps "$run")" = 2 ] || fail "$(steps "$run") steps were made, not 2"
+  grep -q "step 1 is not validated" "$folder/$run.log" || fail "no line says what was left out"
+}
+put_stop_file() { touch "$folder/$1/stop"; }
+
+# Of the last step the state is safe before it is validated.
+test_validation() {
+  head -c 20000000 < <(yes "Line of a play, said by nobody.") > "$folder/long.txt"
+  local long=(--set data.valid="$folder/long.txt" --set log.valid_tokens=0)
+  end_validation file put_stop_file
+  end_validation run ask_to_stop
 
   train 2 run "${long[@]}" --max-steps 3 &
   wait_for 60 test -d "$folder/run/checkpoints/step-0000000003"
