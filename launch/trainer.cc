@@ -236,10 +236,8 @@ absl::Status Trainer::Steps() {
     const bool diagnose = log && step_->options().row_tiles == 1;
     const StepReport report = OneStep(batch, diagnose, metrics);
     ReportStep(report, metrics);
-    if (log) {
-      LogInfo(
-          ConsoleLine(metrics, last, clock_.average() * static_cast<double>(last - state_.step)));
-    }
+    const double left_s = clock_.average() * static_cast<double>(last - state_.step);
+    if (log) LogInfo(ConsoleLine(metrics, last, left_s));
     if (options_.replay == 0) RETURN_IF_ERROR(AfterStep(report, metrics));
     watchdog_->StepDone();
   }
@@ -335,10 +333,11 @@ absl::Status Trainer::AfterStep(const StepReport& report, StepMetrics& metrics) 
     LogInfo(StrCat(SignalName(signal), " received: saving after step ", state_.step));
     Event("signal", {{"signal", SignalName(signal)}, {"step", state_.step}});
   }
-  result_.stopped = !last && stop;
+  // After the last step its validation alone may be missing.
+  if (stop) result_.stopped = !last || loader_->valid_windows() > 0;
   // While updates are skipped something is wrong: older checkpoints are worth more than this state.
   const bool healthy = step_->optimizer().counters().skipped_in_row == 0;
-  if (result_.stopped || (wishes[kSave] != 0 && healthy && !last)) {
+  if (!last && (result_.stopped || (wishes[kSave] != 0 && healthy))) {
     RETURN_IF_ERROR(saver_->Save(*step_, state_));
   }
   return absl::OkStatus();
@@ -382,6 +381,7 @@ absl::Status Trainer::Validate() {
   MustHold(loss.status());
   if (!loss->has_value()) {
     LogWarn(StrCat("step ", state_.step, " is not validated: the run is to stop"));
+    result_.stopped = state_.step == last_step();
     return absl::OkStatus();
   }
   result_.valid_loss = **loss;

@@ -190,7 +190,7 @@ put_stop_file() { touch "$folder/$1/stop"; }
 # Of the last step the state is safe before it is validated.
 test_validation() {
   head -c 20000000 < <(yes "Line of a play, said by nobody.") > "$folder/long.txt"
-  local long=(--set data.valid="$folder/long.txt" --set log.valid_tokens=0)
+  local long=(--set data.valid="$folder/long.txt" --set log.valid_tokens=0) code
   end_validation file put_stop_file
   end_validation run ask_to_stop
 
@@ -199,6 +199,13 @@ test_validation() {
   pkill -9 -f "run-dir $folder/run" || fail "nothing left to kill"
   wait $! && fail "a killed run ended well"
   [ -z "$(valid_loss run)" ] || fail "there was no validation to kill"
+  code=0
+  train 2 run "${long[@]}" --max-steps 3 &
+  wait_for 60 grep -q "nothing left to do" "$folder/run.log"
+  sleep 1
+  ask_to_stop run
+  wait $! || code=$?
+  [ "$code" = 75 ] || fail "stopped before its last validation the run ended with $code, not 75"
   expect 0 train 2 run --max-steps 3
   [ -n "$(valid_loss run)" ] || fail "what was killed is not validated when it goes on"
 }
