@@ -7,7 +7,6 @@
 
 #include "checkpoints/agreement.h"
 #include "core/cuda.h"
-#include "core/hdf5.h"
 #include "core/status_macros.h"
 #include "core/strings.h"
 #include "core/version.h"
@@ -29,12 +28,7 @@ JsonLine Environment(const RunConfig& config, const Mesh& mesh, Device device,
           {"zero", config.parallel.zero},
           {"threads_per_rank", omp_get_max_threads()},
           {"gpus", gpus},
-          {"job", job == nullptr ? "" : job},
-          {"commit", GitCommit()},
-          {"compiler", CompilerVersion()},
-          {"build", BuildType()},
-          {"hdf5", h5::Version()},
-          {"cuda", CudaVersion()}};
+          {"job", job == nullptr ? "" : job}};
 }
 
 CheckpointInfo CheckpointInfoOf(const RunConfig& config, const Mesh& mesh, const Loader& loader,

@@ -177,7 +177,8 @@ absl::Status Trainer::Start() {
       LoadStart(paths_.checkpoints(), {options_.resume, options_.init_from, options_.replay},
                 config_, *loader_, *step_, world_));
   const double loading_s = MonotonicSeconds() - begun;
-  const JsonLine environment = Environment(config_, mesh_, options_.device, world_);
+  JsonLine environment = Environment(config_, mesh_, options_.device, world_);
+  environment["software"] = options_.software;
   if (run_dir_ != nullptr) MustHold(run_dir_->Describe(config_.ToToml(), environment));
   state_ = start.state;
   result_.from = state_.step;
@@ -236,8 +237,7 @@ absl::Status Trainer::Steps() {
     const bool diagnose = log && step_->options().row_tiles == 1;
     const StepReport report = OneStep(batch, diagnose, metrics);
     ReportStep(report, metrics);
-    const double left_s = clock_.average() * static_cast<double>(last - state_.step);
-    if (log) LogInfo(ConsoleLine(metrics, last, left_s));
+    if (log) LogInfo(ConsoleLine(metrics, last, clock_.average() * (last - state_.step)));
     if (options_.replay == 0) RETURN_IF_ERROR(AfterStep(report, metrics));
     watchdog_->StepDone();
   }

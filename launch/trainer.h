@@ -5,6 +5,7 @@
 // computed from these, so that a run resumes bit for bit, and on another mesh reads the same data.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -23,6 +24,7 @@ struct TrainOptions {
   // > 0: run this recorded step again, from a checkpoint before it: write and delete nothing, and
   // do not validate.
   int64_t replay = 0;
+  std::map<std::string, std::string> software;  // names and versions, for the run's env.json
 };
 
 struct TrainResult {

@@ -54,6 +54,36 @@ bool SameFile(const std::string& a, const std::string& b) {
          fs::equivalent(a, b, error);
 }
 
+struct Scored {
+  std::vector<int32_t> ids, cu_seqlens;
+  Tensor logits, log_probs;
+};
+
+absl::Status WriteScored(const std::string& path, const Scored& scored) {
+  const auto rows = [](const std::vector<int32_t>& x) {
+    return Shape{static_cast<int64_t>(x.size())};
+  };
+  const Tensor logits = scored.logits.To({Backend::kCpu});
+  const Tensor log_probs = scored.log_probs.To({Backend::kCpu});
+  const h5::Type type = logits.dtype() == DType::kF64 ? h5::Type::kF64 : h5::Type::kF32;
+  ASSIGN_OR_RETURN(h5::File file, h5::File::Create(path));
+  RETURN_IF_ERROR(file.Write("ids", h5::Type::kI32, rows(scored.ids), scored.ids.data()));
+  RETURN_IF_ERROR(
+      file.Write("cu_seqlens", h5::Type::kI32, rows(scored.cu_seqlens), scored.cu_seqlens.data()));
+  RETURN_IF_ERROR(file.Write("logits", type, logits.shape(), logits.raw()));
+  RETURN_IF_ERROR(file.Write("log_probs", type, log_probs.shape(), log_probs.raw()));
+  return file.Close();
+}
+
+// The file is whole or it is not there.
+absl::Status PublishScored(const std::string& path, const Scored& scored) {
+  const std::string temporary = TemporaryName(path);
+  absl::Status status = WriteScored(temporary, scored);
+  if (status.ok()) status = FileSystem::Get().Rename(temporary, path);
+  if (!status.ok()) (void)FileSystem::Get().RemoveAll(temporary);
+  return status;
+}
+
 absl::Status RunScore(const ScoreFlags& flags, VerbOutput& output) {
   ASSIGN_OR_RETURN(const Device device, ChooseDevice(flags.device));
   if (!flags.out.empty() && SameFile(flags.out, flags.ids_file)) {
@@ -99,14 +129,10 @@ absl::Status RunScore(const ScoreFlags& flags, VerbOutput& output) {
     }
   }
   if (!flags.out.empty()) {
-    const h5::Type type = dtype == DType::kF64 ? h5::Type::kF64 : h5::Type::kF32;
-    ASSIGN_OR_RETURN(h5::File file, h5::File::Create(flags.out));
-    RETURN_IF_ERROR(file.Write("ids", h5::Type::kI32, shape, ids.data()));
-    RETURN_IF_ERROR(
-        file.Write("cu_seqlens", h5::Type::kI32, {static_cast<int64_t>(cu.size())}, cu.data()));
-    RETURN_IF_ERROR(file.Write("logits", type, logits.shape(), logits.raw()));
-    RETURN_IF_ERROR(file.Write("log_probs", type, shape, log_probs.raw()));
-    RETURN_IF_ERROR(file.Close());
+    RETURN_IF_ERROR(PublishScored(flags.out, {.ids = std::move(ids),
+                                              .cu_seqlens = std::move(cu),
+                                              .logits = logits,
+                                              .log_probs = log_probs}));
   }
   output.result = {{"checkpoint", loaded.checkpoint}, {"log_probs", rows}, {"sum", sum}};
   return absl::OkStatus();

@@ -11,6 +11,7 @@
 #include "tools/device.h"
 #include "tools/exit.h"
 #include "tools/flags.h"
+#include "tools/versions.h"
 
 namespace lt2 {
 namespace {
@@ -45,6 +46,7 @@ absl::Status RunTrain(const TrainFlags& flags, VerbOutput& output) {
   if (!flags.run_dir.empty()) config.run.dir = flags.run_dir;
   TrainOptions o = flags.options;
   o.device = device;
+  for (const auto& [name, version] : Versions()) o.software[name] = version;
   RETURN_IF_ERROR(SameOnAllRanks(StrCat(config.ToToml(), "\n", o.resume, "\n", o.init_from, "\n",
                                         o.max_steps, "\n", o.max_minutes, "\n", flags.replay),
                                  *output.world));

@@ -129,6 +129,7 @@ ask_to_stop() {
 
 test_resume() {
   expect 0 train 2 whole
+  grep -q '"mpi": "[^n]' "$folder/whole/env.json" || fail "env.json names no MPI"
   train 2 parts &
   wait_for 60 past_step parts 9
   wait_for 60 half_written parts
