@@ -47,6 +47,8 @@ OpCase NarrowLinearCase() {
                                              Instance(seed, 40, 24, {65, 2}),
                                              Instance(seed, 4333, 512, {2}),
                                              Instance(seed, 61, 1024, {3, 5, 9}),
+                                             Instance(seed, 150, 72, {8}),
+                                             Instance(seed, 301, 328, {40, 16}),
                                              Instance(seed, 9, 2048, {16, 16})};
               },
           .bench =

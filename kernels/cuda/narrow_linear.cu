@@ -1,6 +1,8 @@
 // Narrow projections in bfloat16: few rows of weights stay near while x or its gradient streams by.
 #include "kernels/cuda/column_pass.cuh"
+#include "kernels/cuda/narrow_input.cuh"
 #include "kernels/cuda/narrow_rows.cuh"
+#include "kernels/cuda/narrow_weight_panels.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/narrow_linear.h"
 
@@ -115,117 +117,8 @@ __global__ void __launch_bounds__(128)
   }
 }
 
-// dx = or += dy w. A warp has 64 columns, holds their weights in registers and walks down tiles of
-// 16 rows; `across` of a block's 8 warps lie side by side. The inner index of a product is any
-// order of outputs, and its columns any order of columns, if both operands agree: chosen so that a
-// lane reads whole pieces of dy and owns 8 neighbours of a row twice. It reads them a tile ahead.
-constexpr int kInputWarps = 8, kInputColumns = 64;
-
-// kGroups of 4 pieces; kWide: all are.
-template <int kGroups, bool kWide, bool kAdd>
-__global__ void __launch_bounds__(32 * kInputWarps, 3 - kGroups)
-    NarrowInput(int64_t rows, int width, int across, bf16* dx,
-                const __grid_constant__ NarrowPieces dy) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane % 4, n = lane / 4;
-  const int first = (blockIdx.x * across + warp % across) * kInputColumns;
-  if (first >= width) return;
-  const int high = kInputWarps / across, step = static_cast<int>(gridDim.y) * high * 16;
-  const int column = first + quad * 8, last = static_cast<int>(rows) - 1;
-  int top = (static_cast<int>(blockIdx.y) * high + warp / across) * 16;
-
-  NarrowPiece own[kGroups];
-#pragma unroll
-  for (int g = 0; g < kGroups; ++g) own[g] = dy.of[4 * g + quad];
-  uint4 there[2][2] = {}, outputs[kGroups][2];
-  // All on their way together; what is beyond the last row or column reads something else.
-  const auto load = [&](int of_tile) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = min(of_tile + n + 8 * i, last);
-#pragma unroll
-      for (int half = 0; kAdd && half < 2; ++half) {
-        const bf16* at = dx + int64_t{row} * width + column;
-        there[i][half] =
-            *reinterpret_cast<const uint4*>(column + 32 * half < width ? at + 32 * half : dx);
-      }
-#pragma unroll
-      for (int g = 0; g < kGroups; ++g) outputs[g][i] = LoadOutputs<kWide>(own[g], row);
-    }
-  };
-  load(top);
-
-  // Of product s of group g and tile t: what lane (n, quad) has of outputs 4 s … 4 s + 3 of piece
-  // 4 g + quad, at column 32 (t / 4) + 8 (n / 2) + 2 (t % 4) + n % 2.
-  uint32_t w[kGroups][2][8][2];
-#pragma unroll
-  for (int g = 0; g < kGroups; ++g) {
-    const int p = 4 * g + quad;
-    const int size = p < dy.count ? dy.of[p].size : 0;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int c = first + 32 * half + n / 2 * 8;
-#pragma unroll
-      for (int j = 0; j < kPiece; j += 2) {
-        uint4 upper = {}, lower = {};
-        if (c < width && j < size) {
-          const bf16* at = dy.of[p].w + int64_t{j} * width + c;
-          upper = *reinterpret_cast<const uint4*>(at);
-          if (j + 1 < size) lower = *reinterpret_cast<const uint4*>(at + width);
-        }
-        const unsigned pick = n % 2 == 0 ? 0x5410 : 0x7632;
-        uint32_t(*to)[2] = w[g][j / 4] + 4 * half;
-        to[0][j / 2 % 2] = __byte_perm(upper.x, lower.x, pick);
-        to[1][j / 2 % 2] = __byte_perm(upper.y, lower.y, pick);
-        to[2][j / 2 % 2] = __byte_perm(upper.z, lower.z, pick);
-        to[3][j / 2 % 2] = __byte_perm(upper.w, lower.w, pick);
-      }
-    }
-  }
-
-  for (; top <= last; top += step) {
-    float sum[8][4];
-    uint32_t left[kGroups][2][4];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-      for (int t = 0; t < 8; ++t) {
-        const uint32_t word = reinterpret_cast<const uint32_t*>(&there[i][t / 4])[t % 4];
-        sum[t][2 * i] = LowerHalf(word), sum[t][2 * i + 1] = UpperHalf(word);
-      }
-#pragma unroll
-      for (int g = 0; g < kGroups; ++g) {
-        const uint4& four = outputs[g][i];
-        left[g][0][i] = four.x, left[g][0][2 + i] = four.y;
-        left[g][1][i] = four.z, left[g][1][2 + i] = four.w;
-      }
-    }
-    load(top + step);
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-#pragma unroll
-      for (int s = 0; s < 2; ++s) {
-#pragma unroll
-        for (int t = 0; t < 8; ++t) MultiplyAdd(sum[t], left[g][s], w[g][s][t][0], w[g][s][t][1]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = top + n + 8 * i;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (row > last || column + 32 * half >= width) continue;
-        const auto word = [&](int t) {
-          return Halves(sum[4 * half + t][2 * i], sum[4 * half + t][2 * i + 1]);
-        };
-        *reinterpret_cast<uint4*>(dx + int64_t{row} * width + column + 32 * half) =
-            make_uint4(word(0), word(1), word(2), word(3));
-      }
-    }
-  }
-}
-
-// dw += dyᵀ x. A block of 8 warps has 128 columns, all outputs and a band of rows; a stage holds 64
-// rows of x and dy. Each warp has 16 of the columns.
+// dw += dyᵀ x, where panels do not serve. A block of 8 warps has 128 columns, all outputs and a
+// band of rows; a stage holds 64 rows of x and dy. Each warp has 16 of the columns.
 template <int kTiles>
 struct WeightShape {
   static constexpr int kStages = 4, kRows = 64, kColumns = 128, kThreads = 256;
@@ -266,7 +159,7 @@ __global__ void __launch_bounds__(256)
       if (!valid || dy.of[p].wide) {
         CopyAsync16(SharedAddress(at), valid ? dy.of[p].y + (top + r) * dy.of[p].stride : x, valid);
       } else {
-        *reinterpret_cast<uint4*>(at) = LoadOutputs<false>(dy.of[p], top + r);
+        *reinterpret_cast<uint4*>(at) = LoadOutputs(dy.of[p], top + r);
       }
     }
   };
@@ -350,25 +243,8 @@ void NarrowLinearInput(Stream& stream, const NarrowLinearInputArgs& args) {
   if (pieces.count == 0) return NarrowLinearInParts(stream, args);
   const int64_t rows = args.dx.shape().rows(), width = args.dx.shape().back();
   if (rows == 0) return;
-  int across = 1;
-  while (across < kInputWarps && across * kInputColumns < width) across *= 2;
-  const unsigned wide = Blocks(width, across * kInputColumns);
-  const int64_t tiles = Blocks(rows, 16 * kInputWarps / across);
-  const dim3 grid(wide, static_cast<unsigned>(std::clamp<int64_t>(kBlocks / wide, 1, tiles)));
-  const auto launch = [&]<int kGroups, bool kWide>() {
-    const auto kernel =
-        args.accumulate_dx ? NarrowInput<kGroups, kWide, true> : NarrowInput<kGroups, kWide, false>;
-    kernel<<<grid, 32 * kInputWarps, 0, Handle(stream)>>>(rows, static_cast<int>(width), across,
-                                                          Data<bf16>(args.dx), pieces);
-  };
-  if (pieces.count > 4) {
-    launch.template operator()<2, false>();
-  } else if (pieces.all_wide()) {
-    launch.template operator()<1, true>();
-  } else {
-    launch.template operator()<1, false>();
-  }
-  CheckLaunch("NarrowLinearInput");
+  RunNarrowInput(stream, "NarrowLinearInput", rows, width, Data<bf16>(args.dx), args.accumulate_dx,
+                 pieces);
 }
 
 void NarrowLinearWeight(Stream& stream, const NarrowLinearWeightArgs& args) {
@@ -376,6 +252,10 @@ void NarrowLinearWeight(Stream& stream, const NarrowLinearWeightArgs& args) {
   if (pieces.count == 0) return NarrowLinearInParts(stream, args);
   const int64_t rows = args.x.shape().rows(), width = args.x.shape().back();
   if (rows == 0) return;
+  if (RunNarrowWeightPanels(stream, "NarrowLinearWeight", rows, width, Data<bf16>(args.x),
+                            pieces)) {
+    return;
+  }
   DispatchTiles(pieces, [&]<int kTiles>() {
     using Shape = WeightShape<kTiles>;
     const unsigned across = Blocks(width, Shape::kColumns);

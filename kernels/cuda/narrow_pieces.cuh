@@ -28,15 +28,9 @@ struct NarrowPieces {
   }
 };
 
-// The four words of y's piece at a row; kWide: it is wide, or there is none.
-template <bool kWide>
+// The four words of y's piece at a row, where it is not wide.
 __device__ inline uint4 LoadOutputs(const NarrowPiece& piece, int64_t row) {
   const bf16* at = piece.y + row * piece.stride;
-  uint4 words = {};
-  if (kWide || piece.wide) {
-    if (piece.size > 0) words = *reinterpret_cast<const uint4*>(at);
-    return words;
-  }
   const auto pair = [&](int j) {
     return Halves(j < piece.size ? Get(at, j) : 0, j + 1 < piece.size ? Get(at, j + 1) : 0);
   };
