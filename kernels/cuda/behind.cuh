@@ -21,21 +21,29 @@ __device__ inline void AwaitKernelBefore() {
 #endif
 }
 
+// With `shared` bytes of shared memory.
 template <class... Params, class... Args>
-void LaunchBehind(const Stream& stream, const char* name, void (*kernel)(Params...), dim3 grid,
-                  dim3 block, const Args&... args) {
+void LaunchBehindWith(int shared, const Stream& stream, const char* name, void (*kernel)(Params...),
+                      dim3 grid, dim3 block, const Args&... args) {
+  LT2_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
   cudaLaunchAttribute attribute;
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
+  config.dynamicSmemBytes = shared;
   config.stream = Handle(stream);
   config.attrs = &attribute;
   config.numAttrs = HasHopper() ? 1 : 0;
   const cudaError_t status = cudaLaunchKernelEx(&config, kernel, args...);
   CHECK(status == cudaSuccess) << name << " in " << OperatorNote() << ": "
                                << cudaGetErrorString(status);
+}
+template <class... Params, class... Args>
+void LaunchBehind(const Stream& stream, const char* name, void (*kernel)(Params...), dim3 grid,
+                  dim3 block, const Args&... args) {
+  LaunchBehindWith(0, stream, name, kernel, grid, block, args...);
 }
 
 }  // namespace lt2::cuda

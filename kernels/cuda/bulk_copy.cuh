@@ -40,6 +40,10 @@ __device__ inline void WaitForPhase(uint32_t barrier, uint32_t parity) {
   } while (ended == 0);
 }
 
+// One thread: the map itself is on its way, before the first box asks for it.
+__device__ inline void FetchMap(const CUtensorMap& map) {
+  LT2_HOPPER_ASM("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 // One thread each: starts copying a box (tensor_map.h) that begins at (column, head, row), or
 // (column, row); `barrier` counts its bytes.
 __device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column,

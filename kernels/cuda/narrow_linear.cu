@@ -225,8 +225,8 @@ void NarrowLinearForward(Stream& stream, const NarrowLinearForwardArgs& args) {
   if (pieces.count == 0) return NarrowLinearInParts(stream, args);
   const int64_t rows = args.x.shape().rows(), width = args.x.shape().back();
   if (rows == 0) return;
-  if (RunNarrowRows(stream, rows, width, Data<bf16>(args.x), pieces)) {
-    return CheckLaunch("NarrowLinearForward");
+  if (RunNarrowRows(stream, "NarrowLinearForward", rows, width, Data<bf16>(args.x), pieces)) {
+    return;
   }
   DispatchTiles(pieces, [&]<int kTiles>() {
     using Shape = ForwardShape<kTiles>;

@@ -2,6 +2,7 @@
 // in registers while the copy engine brings rows ahead. For up to 32 outputs and the usual widths.
 #pragma once
 
+#include "kernels/cuda/behind.cuh"
 #include "kernels/cuda/narrow_pieces.cuh"
 #include "kernels/cuda/row_ring.cuh"
 
@@ -66,6 +67,8 @@ struct NarrowRows {
 template <int kSteps, int kTiles>
 __global__ void __launch_bounds__(256, 1)
     NarrowRowsForward(int64_t rows, const bf16* x, const __grid_constant__ NarrowPieces y) {
+  AdmitKernelBehind();
+  AwaitKernelBefore();
   using Shape = NarrowRowsShape<kSteps, kTiles>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
   const NarrowRows<Shape> ring{rows, x};
@@ -139,15 +142,13 @@ __global__ void __launch_bounds__(256, 1)
 }
 
 // False where rows or outputs are of other sizes.
-inline bool RunNarrowRows(const Stream& stream, int64_t rows, int64_t width, const bf16* x,
-                          const NarrowPieces& y) {
+inline bool RunNarrowRows(const Stream& stream, const char* name, int64_t rows, int64_t width,
+                          const bf16* x, const NarrowPieces& y) {
   const auto launch = [&]<int kSteps, int kTiles>() {
     using Shape = NarrowRowsShape<kSteps, kTiles>;
-    const auto kernel = NarrowRowsForward<kSteps, kTiles>;
-    LT2_CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kShared));
     const auto blocks = std::min<unsigned>(Processors(), Blocks(rows, Shape::kRows));
-    kernel<<<blocks, Shape::kThreads, Shape::kShared, Handle(stream)>>>(rows, x, y);
+    LaunchBehindWith(Shape::kShared, stream, name, NarrowRowsForward<kSteps, kTiles>, blocks,
+                     Shape::kThreads, rows, x, y);
   };
   return y.count <= 4 && DispatchRingPieces(width, [&]<int kSteps>() {
            y.count <= 2 ? launch.template operator()<kSteps, 1>()

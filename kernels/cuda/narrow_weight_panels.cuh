@@ -53,11 +53,44 @@ __device__ inline void CopyNarrowStages(const NarrowWeightParts& of, Ring<Shape:
   }
 }
 
+// A block's sums, of all its warps, to its band of partial [bands, outputs, width]. Pair (t, c, h)
+// of a thread: output 16 t + 8 h + lane / 4, columns 8 c + 2 (lane mod 4) on.
+template <class Shape, int kTiles>
+__device__ inline void StoreNarrowSums(const float (&sum)[kTiles][8][4], int outputs, int width,
+                                       float* partial) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int across = warp % Shape::kAcross, down = warp / Shape::kAcross;
+  float2* pairs = reinterpret_cast<float2*>(DynamicShared());  // [kPairs, kReaders]
+  SyncBarrier(1, Shape::kReaders);                             // stages have been read
+#pragma unroll
+  for (int i = 0; i < Shape::kPairs; ++i) {
+    const float* pair = sum[i / 16][i / 2 % 8] + i % 2 * 2;
+    pairs[i * Shape::kReaders + threadIdx.x] = make_float2(pair[0], pair[1]);
+  }
+  SyncBarrier(1, Shape::kReaders);
+  const int column = blockIdx.x * Shape::kColumns + across * 64 + lane % 4 * 2;
+#pragma unroll 4
+  for (int i = down; i < Shape::kPairs; i += Shape::kDown) {
+    const int output = i / 16 * 16 + i % 2 * 8 + lane / 4, at = column + i / 2 % 8 * 8;
+    const float2* from = pairs + i * Shape::kReaders + across * 32 + lane;
+    float2 total = from[0];
+#pragma unroll
+    for (int d = 1; d < Shape::kDown; ++d) {
+      const float2 more = from[d * Shape::kAcross * 32];
+      total.x += more.x, total.y += more.y;
+    }
+    if (output >= outputs || at >= width) continue;
+    *reinterpret_cast<float2*>(partial + (int64_t{blockIdx.y} * outputs + output) * width + at) =
+        total;
+  }
+}
+
 template <int kTiles>
 __global__ void __launch_bounds__(NarrowWeightShape<kTiles>::kThreads)
     NarrowWeightPanels(const __grid_constant__ NarrowWeightParts of) {
   AdmitKernelBehind();
   using Shape = NarrowWeightShape<kTiles>;
+  if (threadIdx.x < of.pieces.count) FetchMap(of.dy[threadIdx.x]);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int across = warp % Shape::kAcross, down = warp / Shape::kAcross;
   const uint32_t shared = SharedAddress(DynamicShared());
@@ -67,6 +100,7 @@ __global__ void __launch_bounds__(NarrowWeightShape<kTiles>::kThreads)
     PublishBarriers();
   }
   __syncthreads();
+  AwaitKernelBefore();
   if (warp == Shape::kWarps) {
     if (lane == 0) CopyNarrowStages<Shape>(of, ring);
     return;
@@ -103,37 +137,14 @@ __global__ void __launch_bounds__(NarrowWeightShape<kTiles>::kThreads)
     ring.Next();
   }
 
-  // Pair (t, c, h) of a thread: output 16 t + 8 h + lane / 4, columns 8 c + 2 (lane mod 4) on.
-  float2* pairs = reinterpret_cast<float2*>(DynamicShared());  // [kPairs, kReaders]
-  SyncBarrier(1, Shape::kReaders);                             // stages have been read
-#pragma unroll
-  for (int i = 0; i < Shape::kPairs; ++i) {
-    const float* pair = sum[i / 16][i / 2 % 8] + i % 2 * 2;
-    pairs[i * Shape::kReaders + threadIdx.x] = make_float2(pair[0], pair[1]);
-  }
-  SyncBarrier(1, Shape::kReaders);
-  const int column = blockIdx.x * Shape::kColumns + across * 64 + lane % 4 * 2;
-#pragma unroll 4
-  for (int i = down; i < Shape::kPairs; i += Shape::kDown) {
-    const int output = i / 16 * 16 + i % 2 * 8 + lane / 4, at = column + i / 2 % 8 * 8;
-    const float2* from = pairs + i * Shape::kReaders + across * 32 + lane;
-    float2 total = from[0];
-#pragma unroll
-    for (int d = 1; d < Shape::kDown; ++d) {
-      const float2 more = from[d * Shape::kAcross * 32];
-      total.x += more.x, total.y += more.y;
-    }
-    const int outputs = of.pieces.count * kPiece;
-    if (output >= outputs || at >= of.width) continue;
-    *reinterpret_cast<float2*>(of.partial + (int64_t{blockIdx.y} * outputs + output) * of.width +
-                               at) = total;
-  }
+  StoreNarrowSums<Shape>(sum, of.pieces.count * kPiece, of.width, of.partial);
 }
 
 // dw += the sums over bands.
 template <class = void>
 __global__ void __launch_bounds__(128) AddNarrowWeights(int bands, int width, const float* partial,
                                                         const __grid_constant__ NarrowPieces dw) {
+  AdmitKernelBehind();
   AwaitKernelBefore();
   const int i = blockIdx.x * 128 + threadIdx.x, output = i / width;
   const int sums = dw.count * kPiece * width;
@@ -141,9 +152,21 @@ __global__ void __launch_bounds__(128) AddNarrowWeights(int bands, int width, co
   float* to = dw.of[output / kPiece].dw + int64_t{output % kPiece} * width + i % width;
   const float there = *to;
   float sum = 0;
-#pragma unroll 8
+#pragma unroll 16
   for (int b = 0; b < bands; ++b) sum += partial[int64_t{b} * sums + i];
   *to = there + sum;
+}
+
+inline void AddNarrowBands(const Stream& stream, const char* name, unsigned bands, int width,
+                           const float* partial, const NarrowPieces& pieces) {
+  LaunchBehind(stream, name, AddNarrowWeights<>, Blocks(pieces.count * kPiece * width, 128), 128,
+               static_cast<int>(bands), width, partial, pieces);
+}
+
+// Bands of rows, where `across` blocks lie side by side: all blocks are at work at once.
+template <class Shape>
+unsigned NarrowBands(int64_t rows, unsigned across) {
+  return static_cast<unsigned>(std::clamp<int64_t>(132 / across, 1, Blocks(rows, Shape::kRows)));
 }
 
 // False where there is no copy engine, or a piece is not whole.
@@ -162,17 +185,12 @@ inline bool RunNarrowWeightPanels(const Stream& stream, const char* name, int64_
       parts.dy[p] = RowsMap(pieces.of[p].y, rows, pieces.of[p].stride, Shape::kRows, kPiece);
     }
     const unsigned across = Blocks(width, Shape::kColumns);
-    const auto bands =
-        static_cast<unsigned>(std::clamp<int64_t>(132 / across, 1, Blocks(rows, Shape::kRows)));
+    const unsigned bands = NarrowBands<Shape>(rows, across);
     const int64_t sums = pieces.count * kPiece * width;
     parts.partial = ScratchFor<float>(stream, bands * sums);
-    LT2_CUDA_CHECK(cudaFuncSetAttribute(
-        NarrowWeightPanels<kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kShared));
-    NarrowWeightPanels<kTiles>
-        <<<dim3(across, bands), Shape::kThreads, Shape::kShared, Handle(stream)>>>(parts);
-    CheckLaunch(name);
-    LaunchBehind(stream, name, AddNarrowWeights<>, Blocks(sums, 128), 128, static_cast<int>(bands),
-                 parts.width, parts.partial, pieces);
+    LaunchBehindWith(Shape::kShared, stream, name, NarrowWeightPanels<kTiles>, dim3(across, bands),
+                     Shape::kThreads, parts);
+    AddNarrowBands(stream, name, bands, parts.width, parts.partial, pieces);
   });
   return true;
 }
