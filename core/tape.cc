@@ -169,6 +169,13 @@ void Tape::RunNode(Entry& entry, std::vector<Tensor>& grads,
   const auto need = [](const std::vector<Param*>& params) {
     for (Param* param : params) param->Need();
   };
+  if (entry.node.both_grad && !entry.held_back && !defer_weights_) {
+    need(entry.node.params);
+    entry.node.both_grad(dy, dx);
+    NameForLog(entry.node.name);
+    for (Param* param : entry.node.params) param->Arrive();
+    return;
+  }
   const bool held_back = entry.held_back && !defer_weights_;
   if (held_back) {
     for (const auto& value : entry.coming) value->Begin();

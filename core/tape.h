@@ -94,6 +94,8 @@ struct Node {
   WeightGrad weight_grad =
       {};  // empty unless it can be deferred; then input_grad adds to params too
   LaunchGrad launch_grad = {};  // instead of input_grad
+  // Instead of input_grad and weight_grad, where the weights' gradients need not wait.
+  InputGrad both_grad = {};
 };
 
 class Tape {

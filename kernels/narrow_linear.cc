@@ -47,6 +47,13 @@ Cost CostOf(const NarrowLinearWeightArgs& a) {
           .bytes = static_cast<double>(a.x.bytes()) + BytesOf(a.dy) + 2 * BytesOf(a.dw)};
 }
 
+Cost CostOf(const NarrowLinearBackwardArgs& a) {
+  const double passes = a.accumulate_dx ? 2 : 1;
+  return {.flops = 2 * FlopsOf(a.dy, a.x.shape().back()),
+          .bytes = static_cast<double>(a.x.bytes()) + passes * static_cast<double>(a.dx.bytes()) +
+                   BytesOf(a.w) + BytesOf(a.dy) + 2 * BytesOf(a.dw)};
+}
+
 void NarrowLinearInParts(Stream& stream, const NarrowLinearForwardArgs& args) {
   for (size_t i = 0; i < args.w.size(); ++i) {
     Gemm(stream, {.a = args.x, .b = args.w[i], .c = args.y[i], .transpose_b = true});
@@ -81,26 +88,36 @@ std::vector<Var> NarrowLinear(Tape& tape, const Var& x, const std::vector<Param*
     args.y.push_back(Tensor::Empty(shape, x.value.dtype(), tape.device()));
   }
   NarrowLinearForward(stream, args);
-  return tape.Record(
-      std::span(&x, 1), args.y,
-      {.name = "narrow_linear",
-       .params = w,
-       .input_grad =
-           [&stream, w](std::span<const Tensor> dy, std::span<GradSlot> dx) {
-             if (!dx[0].wanted()) return;
-             const bool accumulate = dx[0].accumulate();
-             NarrowLinearInput(stream, {.dy = Reached(dy, w, [&](size_t i) { return dy[i]; }),
-                                        .w = Reached(dy, w, [&](size_t i) { return w[i]->value; }),
-                                        .dx = dx[0].to(),
-                                        .accumulate_dx = accumulate});
-           },
-       .weight_grad =
-           [&stream, w, x = tape.Save(x)](std::span<const Tensor> dy) {
-             NarrowLinearWeight(stream,
-                                {.x = x.get(),
-                                 .dy = Reached(dy, w, [&](size_t i) { return dy[i]; }),
-                                 .dw = Reached(dy, w, [&](size_t i) { return w[i]->main_grad; })});
-           }});
+  const auto input_grad = [&stream, w](std::span<const Tensor> dy, std::span<GradSlot> dx) {
+    if (!dx[0].wanted()) return;
+    const bool accumulate = dx[0].accumulate();
+    NarrowLinearInput(stream, {.dy = Reached(dy, w, [&](size_t i) { return dy[i]; }),
+                               .w = Reached(dy, w, [&](size_t i) { return w[i]->value; }),
+                               .dx = dx[0].to(),
+                               .accumulate_dx = accumulate});
+  };
+  const auto weight_grad = [&stream, w, x = tape.Save(x)](std::span<const Tensor> dy) {
+    NarrowLinearWeight(stream, {.x = x.get(),
+                                .dy = Reached(dy, w, [&](size_t i) { return dy[i]; }),
+                                .dw = Reached(dy, w, [&](size_t i) { return w[i]->main_grad; })});
+  };
+  const auto both_grad = [&stream, w, x = tape.Save(x), weight_grad](std::span<const Tensor> dy,
+                                                                     std::span<GradSlot> dx) {
+    if (!dx[0].wanted()) return weight_grad(dy);
+    const bool accumulate = dx[0].accumulate();
+    NarrowLinearBackward(stream, {.x = x.get(),
+                                  .dy = Reached(dy, w, [&](size_t i) { return dy[i]; }),
+                                  .w = Reached(dy, w, [&](size_t i) { return w[i]->value; }),
+                                  .dx = dx[0].to(),
+                                  .accumulate_dx = accumulate,
+                                  .dw = Reached(dy, w, [&](size_t i) { return w[i]->main_grad; })});
+  };
+  return tape.Record(std::span(&x, 1), args.y,
+                     {.name = "narrow_linear",
+                      .params = w,
+                      .input_grad = input_grad,
+                      .weight_grad = weight_grad,
+                      .both_grad = both_grad});
 }
 
 }  // namespace lt2

@@ -27,9 +27,23 @@ struct NarrowLinearWeightArgs {
   Tensor x;
   std::vector<Tensor> dy, dw;
 };
+// Both of them, from one reading of x.
+struct NarrowLinearBackwardArgs {
+  Tensor x;
+  std::vector<Tensor> dy, w;
+  Tensor dx;
+  bool accumulate_dx = false;
+  std::vector<Tensor> dw;
+
+  NarrowLinearInputArgs input() const {
+    return {.dy = dy, .w = w, .dx = dx, .accumulate_dx = accumulate_dx};
+  }
+  NarrowLinearWeightArgs weight() const { return {.x = x, .dy = dy, .dw = dw}; }
+};
 LT2_KERNEL(NarrowLinearForward, NarrowLinearForwardArgs)
 LT2_KERNEL(NarrowLinearInput, NarrowLinearInputArgs)
 LT2_KERNEL(NarrowLinearWeight, NarrowLinearWeightArgs)
+LT2_KERNEL(NarrowLinearBackward, NarrowLinearBackwardArgs)
 
 // The same as products of their own, in the order given.
 void NarrowLinearInParts(Stream& stream, const NarrowLinearForwardArgs& args);

@@ -49,7 +49,8 @@ OpCase NarrowLinearCase() {
                                              Instance(seed, 61, 1024, {3, 5, 9}),
                                              Instance(seed, 150, 72, {8}),
                                              Instance(seed, 301, 328, {40, 16}),
-                                             Instance(seed, 9, 2048, {16, 16})};
+                                             Instance(seed, 9, 2048, {16, 16}),
+                                             Instance(seed, 43001, 8, {8, 16})};
               },
           .bench =
               [] {

@@ -14,4 +14,9 @@ void NarrowLinearWeight(Stream& stream, const NarrowLinearWeightArgs& args) {
   NarrowLinearInParts(stream, args);
 }
 
+void NarrowLinearBackward(Stream& stream, const NarrowLinearBackwardArgs& args) {
+  NarrowLinearInParts(stream, args.input());
+  NarrowLinearInParts(stream, args.weight());
+}
+
 }  // namespace lt2::cpu

@@ -81,6 +81,13 @@ __device__ inline void StoreTransposed(uint32_t row, const uint32_t (&from)[4]) 
       : "memory");
 }
 
+// The inverse of LoadMatrices, lanes giving addresses as there.
+__device__ inline void StoreMatrices(uint32_t row, const uint32_t (&from)[4]) {
+  LT2_HOPPER_ASM("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+                 "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+                 : "memory");
+}
+
 // All threads of a warpgroup: from now on it has kCount registers a thread.
 template <int kCount>
 __device__ inline void ShrinkRegisters() {

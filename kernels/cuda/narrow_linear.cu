@@ -1,5 +1,6 @@
 // Narrow projections in bfloat16: few rows of weights stay near while x or its gradient streams by.
 #include "kernels/cuda/column_pass.cuh"
+#include "kernels/cuda/narrow_both.cuh"
 #include "kernels/cuda/narrow_input.cuh"
 #include "kernels/cuda/narrow_rows.cuh"
 #include "kernels/cuda/narrow_weight_panels.cuh"
@@ -272,6 +273,18 @@ void NarrowLinearWeight(Stream& stream, const NarrowLinearWeightArgs& args) {
     FinishSums(stream, "NarrowLinearWeight", bands, sums, sums, partial,
                AddToWeights{pieces, static_cast<uint32_t>(width)});
   });
+}
+
+void NarrowLinearBackward(Stream& stream, const NarrowLinearBackwardArgs& args) {
+  const NarrowPieces pieces = PiecesOf(args.x, args.w, args.dy, args.dw);
+  const int64_t rows = args.x.shape().rows(), width = args.x.shape().back();
+  if (pieces.count > 0 && rows > 0 && Aligned(args.dx) &&
+      RunNarrowBoth(stream, "NarrowLinearBackward", rows, width, Data<bf16>(args.x),
+                    Data<bf16>(args.dx), args.accumulate_dx, pieces)) {
+    return;
+  }
+  cuda::NarrowLinearInput(stream, args.input());
+  cuda::NarrowLinearWeight(stream, args.weight());
 }
 
 }  // namespace lt2::cuda

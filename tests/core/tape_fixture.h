@@ -54,6 +54,14 @@ class TapeTest : public testing::Test {
         w.main_grad.data<double>()[i] += dy[0].data<double>()[i] * x.data<double>()[i];
       }
     };
+    if (both_) {
+      node.both_grad = [this, input = node.input_grad, weight = node.weight_grad](
+                           std::span<const Tensor> dy, std::span<GradSlot> dx) {
+        ++both_made_;
+        input(dy, dx);
+        weight(dy);
+      };
+    }
     return tape.Record({x}, y, std::move(node));
   }
 
@@ -147,6 +155,8 @@ class TapeTest : public testing::Test {
 
   int products_ = 0, squares_ = 0, kept_made_ = 0;
   Rebuild rebuild_ = Rebuild::kNothing;  // of the tape in Gradients
+  bool both_ = false;                    // products have a both_grad, which has run so often:
+  int both_made_ = 0;
 };
 
 }  // namespace lt2

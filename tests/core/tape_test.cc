@@ -69,6 +69,25 @@ TEST_F(TapeTest, RecomputeAndDeferralGiveTheSameBits) {
   EXPECT_EQ(Gradients(params, 4, How::kDeferred), plain);
 }
 
+TEST_F(TapeTest, BothGradientsAtOnceAreTheSameAndNeverDeferred) {
+  auto params = ThreeParams();
+  const std::vector<double> plain = Gradients(params, 4, How::kPlain);
+  both_ = true;
+  for (auto& param : params) {
+    param->main_grad = {};
+    param->on_need = [&](Param& p) {
+      if (p.main_grad.defined()) return;
+      p.BindGradient(Tensor::Zeros({kSize}, DType::kF64, stream_.device));
+    };
+  }
+  for (How how : {How::kPlain, How::kBlock, How::kDeferred}) {
+    for (auto& param : params) param->main_grad = {};
+    both_made_ = 0;
+    EXPECT_EQ(Gradients(params, 4, how), plain);
+    EXPECT_EQ(both_made_, how == How::kDeferred ? 0 : 12);
+  }
+}
+
 TEST_F(TapeTest, KeptValuesAreMadeOnce) {
   auto params = ThreeParams();
   for (How how : {How::kPlain, How::kBlock, How::kNested}) {
@@ -182,9 +201,13 @@ TEST_F(TapeTest, WeightGradientsAreHeldBackForAGradientThatTravels) {
   using Log = std::vector<std::string>;
   const std::vector<double> want = gradients(false, false);
   EXPECT_EQ(log, (Log{"w2", "w1", "w0"}));
-  EXPECT_EQ(gradients(true, false), want);
-  EXPECT_EQ(log, (Log{"w2", "value launched", "gradient launched", "value there", "w1", "w0",
-                      "gradient there"}));
+  for (const bool both : {false, true}) {  // of w2, which is not held back
+    both_ = both;
+    EXPECT_EQ(gradients(true, false), want);
+    EXPECT_EQ(log, (Log{"w2", "value launched", "gradient launched", "value there", "w1", "w0",
+                        "gradient there"}));
+    EXPECT_EQ(both_made_, both ? 1 : 0);
+  }
   EXPECT_EQ(gradients(true, true), want);
   EXPECT_EQ(log, (Log{"gradient launched", "gradient there", "w2", "value launched", "value there",
                       "w1", "w0"}));
