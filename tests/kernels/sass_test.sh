@@ -8,7 +8,9 @@
 set -euo pipefail
 
 # One token or element at a time, or for widths that tiles do not cover.
-without_products='Step|Pieces?I|Plain|ForEachKernel|FinishSums|QueryStats|Maxes'
+without_products='Step|Pieces?I|Plain|ForEachKernel|FinishSums|AddNarrow|QueryStats|Maxes'
+# What names bfloat16 in its arguments, or reads it through a tensor map.
+in_bfloat16='bfloat16|Narrow'
 by_warpgroups='Warpgroup'
 
 export PATH="${LT2_DISASSEMBLER:-}:$PATH:$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")"
@@ -30,7 +32,7 @@ kernels=0 bad=0
 complain() { echo "$1"; bad=$((bad + 1)); }
 for object in "$1"/scan_*.cu.o "$1"/attention*.cu.o "$1"/{swiglu_ffn_warpgroup,narrow_linear}.cu.o; do
   while read -r name warpgroup warp memory; do
-    if [[ ! $name =~ bfloat16 && ! $name =~ $by_warpgroups ]]; then continue; fi
+    if [[ ! $name =~ $in_bfloat16 && ! $name =~ $by_warpgroups ]]; then continue; fi
     kernels=$((kernels + 1))
     if [ "$memory" -gt 0 ]; then complain "$name: $memory accesses to local memory"; fi
     if [[ $name =~ $by_warpgroups ]]; then
