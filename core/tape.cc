@@ -170,11 +170,8 @@ void Tape::RunNode(Entry& entry, std::vector<Tensor>& grads,
     for (Param* param : params) param->Need();
   };
   if (entry.node.both_grad && !entry.held_back && !defer_weights_) {
-    need(entry.node.params);
-    entry.node.both_grad(dy, dx);
-    NameForLog(entry.node.name);
-    for (Param* param : entry.node.params) param->Arrive();
-    return;
+    entry.node.input_grad = std::move(entry.node.both_grad);
+    entry.node.weight_grad = nullptr;
   }
   const bool held_back = entry.held_back && !defer_weights_;
   if (held_back) {
